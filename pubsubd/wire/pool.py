@@ -1,27 +1,30 @@
-"""The private descriptor pool: every protocol definition that pubsubd speaks, apart from the process's default pool.
+"""The private descriptor pool: what pubsubd speaks, apart from the default pool of the process.
 
 The default pool refuses two different files that define the same names, and the official client defines
-`google.pubsub.v1` there. With a pool of our own, tests and users can import both in one process, in any order.
+`google.pubsub.v1` there. With a pool of our own, both can be imported in one process, in any order.
 
-The definitions come from `descriptors.binpb`, which `python -m pubsubd.wire.generate` makes from `proto/`. It holds
-the well-known types too, so that nothing here depends on what else the process has imported.
+The definitions come from `descriptors.binpb`, which `python -m pubsubd.wire.generate` makes from `proto/`.
+It holds the well-known types too, so that nothing here depends on what else the process has imported.
 """
 
 from pathlib import Path
 from typing import Any
 
-from google.protobuf import descriptor_pb2, message_factory
+from google.protobuf.descriptor import Descriptor
+from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.internal.enum_type_wrapper import EnumTypeWrapper
+from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
 
 DESCRIPTORS = Path(__file__).with_name("descriptors.binpb")
 
 
 def _load() -> tuple[DescriptorPool, list[str]]:
-    """Return the pool, and the names of its files in the order in which they depend on each other."""
+    """Return the pool, and the names of its files, each after those it imports."""
     pool = DescriptorPool()
     names = []
-    for file in descriptor_pb2.FileDescriptorSet.FromString(DESCRIPTORS.read_bytes()).file:
+    for file in FileDescriptorSet.FromString(DESCRIPTORS.read_bytes()).file:
         pool.AddSerializedFile(file.SerializeToString())
         names.append(file.name)
     return pool, names
@@ -30,19 +33,29 @@ def _load() -> tuple[DescriptorPool, list[str]]:
 POOL, FILES = _load()
 
 
-def namespace(*prefixes: str) -> dict[str, Any]:
-    """Return what a generated module for the files under `prefixes` would define at its top level.
+def namespace(prefix: str) -> dict[str, Any]:
+    """Return what modules generated for the files below `prefix` would define at their top level.
 
-    That is: message classes, enum wrappers, and the values of top-level enums, by their short names.
+    That is, by short name: message classes, enum wrappers, and the values of enums outside any message.
     """
     found: dict[str, Any] = {}
-    for name in FILES:
-        if not name.startswith(prefixes):
-            continue
-        file = POOL.FindFileByName(name)
-        for short, message in file.message_types_by_name.items():
-            found[short] = message_factory.GetMessageClass(message)
-        for short, enum in file.enum_types_by_name.items():
-            found[short] = EnumTypeWrapper(enum)
+    for file in (POOL.FindFileByName(name) for name in FILES if name.startswith(prefix)):
+        for name, message in file.message_types_by_name.items():
+            found[name] = _message_class(message)
+        for name, enum in file.enum_types_by_name.items():
+            found[name] = EnumTypeWrapper(enum)
             found.update((value.name, value.number) for value in enum.values)
     return found
+
+
+def _message_class(message: Descriptor) -> type[Message]:
+    """Return the class of `message`, with the classes of the messages inside it as attributes.
+
+    The C implementation of protobuf finds those by itself; the one in pure Python, which runs where no wheel
+    fits, leaves them out for classes that no generated module defined.
+    """
+    made = GetMessageClass(message)
+    for name, nested in message.nested_types_by_name.items():
+        if not hasattr(made, name):
+            setattr(made, name, _message_class(nested))
+    return made

@@ -1,0 +1,156 @@
+"""Every bound of the server in one place, each with the page or the API field that it comes from.
+
+Qualifiers and units stand last, so that relatives line up. "quotas" is the documentation page
+https://cloud.google.com/pubsub/quotas; a message and field name means its comment in the API definition;
+"ours" is a bound that nothing prescribes and that only keeps memory or time finite.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+SECOND_US: Final = 1_000_000
+HOUR_US: Final = 3600 * SECOND_US
+DAY_SECONDS: Final = 24 * 3600
+
+# --- names and labels ------------------------------------------------------------------------------------
+
+#: Last segment of a topic, subscription, snapshot or schema name (Topic.name and its relatives).
+RESOURCE_ID_CHARS_MIN: Final = 3
+RESOURCE_ID_CHARS_MAX: Final = 255
+
+#: https://cloud.google.com/pubsub/docs/labels
+LABEL_COUNT_MAX: Final = 64
+LABEL_KEY_CHARS_MAX: Final = 63
+LABEL_VALUE_CHARS_MAX: Final = 63
+
+#: Ours: how much of a hostile name, token or value an error message repeats. A status message travels twice
+#: in the trailers of Acknowledge, and a client with default settings gives up above 8 KiB of trailers.
+ECHO_CHARS_MAX: Final = 400
+#: Ours: the whole message, whatever went into it.
+ERROR_MESSAGE_CHARS_MAX: Final = 2000
+
+# --- topics ----------------------------------------------------------------------------------------------
+
+#: Topic.message_retention_duration and, with the same bounds, Subscription.message_retention_duration.
+RETENTION_SECONDS_MIN: Final = 600
+RETENTION_SECONDS_MAX: Final = 31 * DAY_SECONDS
+
+#: IngestionDataSourceSettings.CloudStorage.TextFormat.delimiter
+TEXT_DELIMITER_CHARS: Final = 1
+
+# --- subscriptions ---------------------------------------------------------------------------------------
+
+#: Subscription.ack_deadline_seconds, StreamingPullRequest.stream_ack_deadline_seconds
+ACK_DEADLINE_SECONDS_MIN: Final = 10
+ACK_DEADLINE_SECONDS_MAX: Final = 600
+ACK_DEADLINE_SECONDS_DEFAULT: Final = 10
+#: https://cloud.google.com/pubsub/docs/exactly-once-delivery (default deadline when enabled at creation)
+ACK_DEADLINE_SECONDS_DEFAULT_EXACTLY_ONCE: Final = 60
+
+#: Subscription.message_retention_duration
+SUBSCRIPTION_RETENTION_SECONDS_DEFAULT: Final = 7 * DAY_SECONDS
+
+#: Subscription.expiration_policy; the maximum is on https://cloud.google.com/pubsub/docs/subscription-properties
+EXPIRATION_TTL_SECONDS_MIN: Final = DAY_SECONDS
+EXPIRATION_TTL_SECONDS_MAX: Final = 365 * DAY_SECONDS
+EXPIRATION_TTL_SECONDS_DEFAULT: Final = 31 * DAY_SECONDS
+
+#: https://cloud.google.com/pubsub/docs/subscription-message-filter
+FILTER_BYTES_MAX: Final = 256
+
+#: DeadLetterPolicy.max_delivery_attempts
+MAX_DELIVERY_ATTEMPTS_MIN: Final = 5
+MAX_DELIVERY_ATTEMPTS_MAX: Final = 100
+MAX_DELIVERY_ATTEMPTS_DEFAULT: Final = 5
+
+#: RetryPolicy.minimum_backoff, RetryPolicy.maximum_backoff
+BACKOFF_SECONDS_MIN: Final = 0
+BACKOFF_SECONDS_MAX: Final = 600
+MINIMUM_BACKOFF_SECONDS_DEFAULT: Final = 10
+MAXIMUM_BACKOFF_SECONDS_DEFAULT: Final = 600
+
+#: CloudStorageConfig.max_duration, .max_bytes, .max_messages
+EXPORT_DURATION_SECONDS_MIN: Final = 60
+EXPORT_DURATION_SECONDS_MAX: Final = 600
+EXPORT_DURATION_SECONDS_DEFAULT: Final = 300
+EXPORT_BYTES_MIN: Final = 1000
+EXPORT_BYTES_MAX: Final = 10 * 1024**3
+EXPORT_MESSAGES_MIN: Final = 1000
+
+#: https://cloud.google.com/pubsub/docs/smts/smts-overview and .../smts/udfs-overview
+TRANSFORM_COUNT_MAX: Final = 5
+UDF_CODE_BYTES_MAX: Final = 20 * 1024
+
+# --- publish ---------------------------------------------------------------------------------------------
+
+#: quotas, "publish request" and "messages"
+PUBLISH_MESSAGE_COUNT_MIN: Final = 1
+PUBLISH_MESSAGE_COUNT_MAX: Final = 1000
+PUBLISH_REQUEST_BYTES_MAX: Final = 10_000_000
+ATTRIBUTE_COUNT_MAX: Final = 100
+ATTRIBUTE_KEY_BYTES_MAX: Final = 256
+ATTRIBUTE_VALUE_BYTES_MAX: Final = 1024
+ORDERING_KEY_BYTES_MAX: Final = 1024
+
+# --- pull, ack, modack, streams --------------------------------------------------------------------------
+
+#: quotas, "message size": one message of that size must still fit a response.
+PULL_RESPONSE_BYTES_MAX: Final = 10_000_000
+#: Ours: an empty Pull is answered before common proxies (30 s) give up on it.
+PULL_WAIT_US: Final = 25 * SECOND_US
+
+#: quotas, "acknowledge request" and "modify ack deadline request"; applied to StreamingPullRequest as well.
+ACK_REQUEST_BYTES_MAX: Final = 524_288
+#: ModifyAckDeadlineRequest.ack_deadline_seconds, StreamingPullRequest.modify_deadline_seconds
+MODIFY_ACK_DEADLINE_SECONDS_MIN: Final = 0
+MODIFY_ACK_DEADLINE_SECONDS_MAX: Final = 600
+#: Ours: client libraries fill acknowledge requests with up to 3000 ids, which have to fit the bound above.
+ACK_ID_BYTES_MAX: Final = 160
+
+#: Ours: a receive limit above every documented request limit, so that a rule answers and not the transport.
+TRANSPORT_MESSAGE_BYTES_MAX: Final = 20 * 1024**2
+
+# --- lists -----------------------------------------------------------------------------------------------
+
+#: ListTopicsRequest.page_size and its relatives; the default is not documented.
+PAGE_SIZE_MIN: Final = 0
+PAGE_SIZE_MAX: Final = 1000
+PAGE_SIZE_DEFAULT: Final = 1000
+
+# --- the broker's queues and maps --------------------------------------------------------------------------
+
+#: Ours: the newest messages of all topics that are held in memory for live subscribers.
+TAIL_BYTES_MAX: Final = 32 * 1024**2
+#: Ours: messages of one topic and commit are stored in rows of about this size.
+CHUNK_BYTES_MAX: Final = 256 * 1024
+#: Ours: what one read brings from storage to a subscription with a cold backlog.
+READ_BYTES_MAX: Final = 2 * 1024**2
+#: Ours: messages waiting for redelivery that one read fetches.
+READ_MESSAGES_MAX: Final = 500
+#: Ours: below this many messages at hand the next read is asked for.
+READ_AHEAD_MESSAGES_MIN: Final = 1500
+#: Ours: one response carries about this much, as long as it holds more than one message. Raw gRPC clients
+#: refuse responses above 4 MB by default.
+RESPONSE_BYTES_MAX: Final = 1_000_000
+#: https://cloud.google.com/pubsub/quotas (pull response)
+PULL_MESSAGES_MAX: Final = 1000
+#: Ours: how long the ending of a delivery is remembered. Official clients repeat an ack for up to ten
+#: minutes.
+ENDING_KEPT_US: Final = 2 * HOUR_US
+#: Ours: endings remembered for one subscription; only nacks and acks of later generations are kept one by
+#: one.
+ENDINGS_MAX: Final = 1_000_000
+#: Ours: named clients that the journal's records refer to; beyond it the oldest are named anew.
+CLIENTS_MAX: Final = 10_000
+#: A delivery confirmed within this time shows a client that confirms receipt.
+RECEIPT_US: Final = 2 * SECOND_US
+#: Ours: a response whose commit took longer is not sent; its leases lapse.
+DELIVERY_DELAY_US_MAX: Final = SECOND_US
+#: Ours: rows of finished messages that one commit removes.
+TRIM_ROWS_MAX: Final = 16
+#: Ours: messages finished on a subscription before it looks for rows that nobody needs.
+TRIM_MESSAGES_MIN: Final = 2000
+#: Ours: the operation log is folded into a checkpoint when it has grown by this much, or by the size of the
+#: last checkpoint four times over, if that is more.
+OPLOG_BYTES_MAX: Final = 8 * 1024**2

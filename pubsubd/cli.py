@@ -10,6 +10,7 @@ import asyncio
 import ipaddress
 import os
 import re
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -56,7 +57,8 @@ def parse_host(text: str) -> tuple[str, ...]:
 
 
 def parse_port(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and int(text) <= PORT_MAX):
+    # The length first: Python refuses to convert thousands of digits, in words of its own.
+    if not (len(text) <= len(str(PORT_MAX)) and text.isascii() and text.isdigit() and int(text) <= PORT_MAX):
         raise click.BadParameter(f"{text!r} is not a port; ports go from 0 (pick a free one) to {PORT_MAX}.")
     return int(text)
 
@@ -383,7 +385,7 @@ def banner(settings: Settings, started: Started) -> str:
         lines.append(f"  admin      {LOOPBACK_V4}:{started.admin_port}")
     lines += ["", f"  export PUBSUB_EMULATOR_HOST={dial(started.hosts, started.port)}"]
     if settings.project is not None:
-        lines.append(f"  export PUBSUB_PROJECT_ID={settings.project}")
+        lines.append(f"  export PUBSUB_PROJECT_ID={shlex.quote(settings.project)}")
     lines += ["", "ready; Ctrl-C stops it"]
     return "\n".join(lines)
 

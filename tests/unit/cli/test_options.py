@@ -207,6 +207,7 @@ def test_a_file_is_no_data_directory(refuse, tmp_path):
         (["--port", "65536"], "65536"),
         (["--port", "-1"], "-1"),
         (["--port", "²"], "²"),
+        (["--port", "9" * 5000], "--port"),
         (["--admin", "x"], "--admin"),
         (["--host", "1.2.3"], "1.2.3"),
         (["--host", ""], "--host"),

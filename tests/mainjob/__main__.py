@@ -1,0 +1,93 @@
+"""`python -m tests.mainjob`: the main job as a command. Exit code 0 only if every promise was kept."""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.mainjob.job import MainJob, Progress, Settings
+from tests.mainjob.payload import SIZE_MIN
+from tests.mainjob.report import summary, write_report
+
+_SHOW_SECONDS = 2.0
+
+
+def parse(arguments: list[str]) -> tuple[Settings, Path]:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.mainjob",
+        description="Drain a subscription with exactly-once delivery through unmodified google-cloud-pubsub "
+        "subscribers while the server is killed with SIGKILL and started again, and judge what they saw.",
+        epilog="Options for the server follow after --, as in: python -m tests.mainjob -- --durability power",
+    )
+    add = parser.add_argument
+    add("--messages", type=int, default=100_000, help="how many to publish (default 100000)")
+    add("--subscribers", type=int, default=3, help="subscriber processes (default 3)")
+    add("--kills", type=int, default=5, help="SIGKILLs, spread over the drain (default 5)")
+    add("--nack-percent", type=float, default=1.0, help="messages nacked, each at most once (default 1)")
+    add("--payload", type=int, default=1_000, help="bytes of data in a message (default 1000)")
+    add("--seed", type=int, help="decides the moments of the kills and who is nacked (default: by chance)")
+    add("--backlog", type=int, help="publish at most this far ahead of the acks (default: a fifth)")
+    add("--lease-seconds", type=int, default=0, help="10 to 600; default: the library's own, 60")
+    add("--watch-seconds", type=float, help="watch for redeliveries at the end (default: a lease + 5)")
+    add("--timeout", type=float, default=900.0, help="give up after so many seconds (default 900)")
+    add("--report", type=Path, help="where the report goes (default: into the data directory)")
+    add("--data-dir", type=Path, help="a new directory for data, logs, report (default: a temporary one)")
+    add("server_options", nargs="*", metavar="-- SERVER OPTION", help="passed to pubsubd as they are")
+    options = parser.parse_args(arguments)
+    if options.payload < SIZE_MIN:
+        parser.error(f"--payload must be at least {SIZE_MIN}")
+    if options.data_dir is not None and options.data_dir.exists() and any(options.data_dir.iterdir()):
+        parser.error(f"{options.data_dir} is not empty: a run starts with a new directory")
+    directory = options.data_dir or Path(tempfile.mkdtemp(prefix="pubsubd-mainjob-"))
+    settings = Settings(
+        directory=directory.resolve(),
+        messages=options.messages,
+        subscribers=options.subscribers,
+        kills=options.kills,
+        nack_percent=options.nack_percent,
+        payload=options.payload,
+        seed=random.SystemRandom().randrange(1_000_000) if options.seed is None else options.seed,
+        backlog=options.backlog or max(options.messages // 5, 100),
+        lease_seconds=options.lease_seconds,
+        watch_seconds=options.watch_seconds,
+        timeout_seconds=options.timeout,
+        server_options=tuple(options.server_options),
+    )
+    return settings, (options.report or directory / "report.jsonl").resolve()
+
+
+class Display:
+    """A line each two seconds, so that a log of the run reads as well as a terminal."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._next = 0.0
+
+    def __call__(self, progress: Progress) -> None:
+        if time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + _SHOW_SECONDS
+        print(
+            f"{progress.elapsed_seconds:7.1f} s  published {progress.published:>9,}"
+            f"  delivered {progress.delivered:>9,}  acked {progress.acked:>9,}"
+            f"  nacked {progress.nacked:>6,}  kills {progress.kills}/{self._settings.kills}"
+            f"  {progress.phase}",
+            flush=True,
+        )
+
+
+def main() -> int:
+    settings, report = parse(sys.argv[1:])
+    print(f"seed {settings.seed}; logs of all processes: {settings.directory}", flush=True)
+    outcome = MainJob(settings, Display(settings)).run()
+    write_report(outcome, report)
+    print(f"\n{summary(outcome, report)}")
+    return 0 if outcome.passed else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

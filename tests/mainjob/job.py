@@ -1,0 +1,363 @@
+"""Runs the job: starts everything, kills the server on the way, watches the end and has the record judged."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from google.api_core import exceptions
+from google.api_core.retry import Retry
+from google.cloud import pubsub_v1
+
+from tests.mainjob.audit import Ledger, Verdict
+from tests.mainjob.events import Delivered, EventLog, EventTail, delivery_key, now_us
+from tests.mainjob.payload import read_payload
+from tests.support.server import ServerProcess
+
+_PROJECT = "main-job"
+_TOPIC = f"projects/{_PROJECT}/topics/work"
+_SUBSCRIPTION = f"projects/{_PROJECT}/subscriptions/work"
+_ROOT = Path(__file__).parents[2]
+
+_POLL_SECONDS = 0.05
+_SETUP_SECONDS_MAX = 20.0
+_DOWN_SECONDS_MAX = 0.5
+_FINAL_PULL_SECONDS = 2.0
+_STOP_SECONDS_MAX = 90.0
+# The leases that the library asks for under exactly-once delivery unless it is told otherwise.
+_LEASE_SECONDS_DEFAULT = 60
+# After a lost lease a message comes back; after a reconnection the library waits up to ten seconds.
+_STALL_SECONDS_SPARE = 30
+
+
+@dataclass(frozen=True)
+class Settings:
+    directory: Path
+    messages: int = 100_000
+    subscribers: int = 3
+    kills: int = 5
+    nack_percent: float = 1.0
+    payload: int = 1_000
+    seed: int = 0
+    backlog: int = 20_000
+    lease_seconds: int = 0
+    watch_seconds: float | None = None
+    timeout_seconds: float = 900.0
+    server_options: tuple[str, ...] = ()
+
+    @property
+    def lease_seconds_effective(self) -> int:
+        return self.lease_seconds or _LEASE_SECONDS_DEFAULT
+
+    @property
+    def watch_seconds_effective(self) -> float:
+        """A lost ack shows when the lease of its delivery runs out, so that is what the end waits for."""
+        return self.lease_seconds_effective + 5.0 if self.watch_seconds is None else self.watch_seconds
+
+
+@dataclass(frozen=True)
+class Progress:
+    elapsed_seconds: float
+    published: int
+    delivered: int
+    acked: int
+    nacked: int
+    kills: int
+    phase: str
+
+
+@dataclass(frozen=True)
+class Outcome:
+    settings: Settings
+    ledger: Ledger
+    verdict: Verdict
+    started_us: int
+    started_wall_seconds: float
+    elapsed_seconds: float
+    drain_seconds: float
+    kills_us: list[int]
+    diagnosis: str
+
+    @property
+    def passed(self) -> bool:
+        return self.verdict.passed and not self.diagnosis
+
+
+class GaveUp(Exception):
+    """The run cannot end well; the text says what was seen."""
+
+
+class MainJob:
+    def __init__(self, settings: Settings, show: Callable[[Progress], None]) -> None:
+        self._settings = settings
+        self._show = show
+        self._random = random.Random(settings.seed)
+        self._ledger = Ledger()
+        self._server = ServerProcess(settings.directory / "data", *settings.server_options)
+        self._publisher: subprocess.Popen[str] | None = None
+        self._subscribers: list[subprocess.Popen[str]] = []
+        self._tails: list[EventTail] = []
+        self._kill_at = self._kill_points()
+        self._kills_us: list[int] = []
+        self._told_acked = 0
+        self._drain_seconds = 0.0
+        self._phase = "starting"
+        self._active_us = now_us()
+        self._started_us = now_us()
+        self._started_wall_seconds = time.time()
+
+    def _kill_points(self) -> list[int]:
+        """Numbers of confirmed acks at which the server dies: one in each of equal parts of the middle."""
+        count, messages = self._settings.kills, self._settings.messages
+        width = 0.8 * messages / max(count, 1)
+        return [int(0.1 * messages + (i + self._random.random()) * width) for i in range(count)]
+
+    def run(self) -> Outcome:
+        diagnosis = ""
+        try:
+            self._start()
+            self._drain()
+            self._watch()
+            self._stop_clients()
+            self._pull_once_more()
+        except GaveUp as reason:
+            diagnosis = str(reason)
+        finally:
+            self._clean_up()
+        self._read()
+        verdict = self._ledger.audit(range(self._settings.messages))
+        return Outcome(
+            self._settings,
+            self._ledger,
+            verdict,
+            self._started_us,
+            self._started_wall_seconds,
+            self._elapsed(),
+            self._drain_seconds,
+            self._kills_us,
+            diagnosis,
+        )
+
+    def _elapsed(self) -> float:
+        return (now_us() - self._started_us) / 1e6
+
+    def _start(self) -> None:
+        self._settings.directory.mkdir(parents=True, exist_ok=True)
+        try:
+            self._server.start()
+        except RuntimeError as error:
+            raise GaveUp(str(error)) from error
+        os.environ["PUBSUB_EMULATOR_HOST"] = self._server.address
+        try:
+            _create_resources()
+        except exceptions.GoogleAPIError as error:
+            raise GaveUp(f"no topic or no subscription: {error}\n{self._server.output}") from error
+        s = self._settings
+        for number in range(s.subscribers):
+            self._subscribers.append(
+                self._spawn(
+                    f"subscriber-{number}",
+                    "tests.mainjob.subscriber",
+                    f"--subscription={_SUBSCRIPTION}",
+                    f"--number={number}",
+                    f"--seed={s.seed}",
+                    f"--nack-percent={s.nack_percent}",
+                    f"--payload={s.payload}",
+                    f"--lease-seconds={s.lease_seconds}",
+                )
+            )
+        self._publisher = self._spawn(
+            "publisher",
+            "tests.mainjob.publisher",
+            f"--topic={_TOPIC}",
+            f"--messages={s.messages}",
+            f"--payload={s.payload}",
+            f"--backlog={s.backlog}",
+        )
+
+    def _spawn(self, name: str, module: str, *arguments: str) -> subprocess.Popen[str]:
+        log = self._settings.directory / f"{name}.jsonl"
+        self._tails.append(EventTail(log))
+        with (self._settings.directory / f"{name}.err").open("w") as errors:
+            return subprocess.Popen(
+                [sys.executable, "-m", module, *arguments, f"--log={log}"],
+                stdin=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                cwd=_ROOT,
+            )
+
+    def _drain(self) -> None:
+        """Until every message is acked; the server dies on the way."""
+        self._phase = "draining"
+        while not self._drained():
+            self._step()
+            if self._kill_at and self._ledger.confirmed_count >= self._kill_at[0]:
+                self._kill_at.pop(0)
+                self._kill_server()
+        self._drain_seconds = self._elapsed()
+
+    def _drained(self) -> bool:
+        assert self._publisher is not None
+        if self._publisher.poll() is None:
+            return False
+        self._read()
+        return self._ledger.published_count >= self._settings.messages and not self._ledger.unconfirmed
+
+    def _step(self) -> None:
+        """One turn of the loop: read along, tell the publisher, show, see whether it still makes sense."""
+        if not self._read():
+            time.sleep(_POLL_SECONDS)
+        self._tell_publisher()
+        self._show(
+            Progress(
+                self._elapsed(),
+                self._ledger.published_count,
+                self._ledger.delivered_count,
+                self._ledger.confirmed_count,
+                self._ledger.nacked_count,
+                len(self._kills_us),
+                self._phase,
+            )
+        )
+        self._check()
+
+    def _read(self) -> bool:
+        some = False
+        for tail in self._tails:
+            for event in tail.read():
+                self._ledger.add(event)
+                some = True
+        if some:
+            self._active_us = now_us()
+        return some
+
+    def _tell_publisher(self) -> None:
+        assert self._publisher is not None and self._publisher.stdin is not None
+        if self._ledger.confirmed_count == self._told_acked or self._publisher.poll() is not None:
+            return
+        self._told_acked = self._ledger.confirmed_count
+        try:
+            print(self._told_acked, file=self._publisher.stdin, flush=True)
+        except BrokenPipeError:
+            # It ended between the question and the answer; its exit code is checked like that of the others.
+            return
+
+    def _check(self) -> None:
+        assert self._publisher is not None and self._server.process is not None
+        if self._elapsed() > self._settings.timeout_seconds:
+            raise GaveUp(f"not done after {self._settings.timeout_seconds:.0f} s\n{self._diagnose()}")
+        stall_seconds = self._settings.lease_seconds_effective + _STALL_SECONDS_SPARE
+        if now_us() - self._active_us > stall_seconds * 1_000_000 and self._phase == "draining":
+            raise GaveUp(f"nothing happened for {stall_seconds} s\n{self._diagnose()}")
+        if self._server.process.poll() is not None:
+            raise GaveUp(f"the server ended by itself\n{self._diagnose()}")
+        if self._publisher.poll() not in (None, 0):
+            raise GaveUp(f"the publisher failed\n{self._diagnose()}")
+        if any(process.poll() is not None for process in self._subscribers):
+            raise GaveUp(f"a subscriber process ended\n{self._diagnose()}")
+
+    def _kill_server(self) -> None:
+        # The loop reads in steps; a random moment after one is a random moment in the life of the server.
+        time.sleep(self._random.uniform(0, 2 * _POLL_SECONDS))
+        self._kills_us.append(now_us())
+        self._server.kill()
+        time.sleep(self._random.uniform(0, _DOWN_SECONDS_MAX))
+        self._start_server_again()
+
+    def _start_server_again(self) -> None:
+        try:
+            self._server.start()
+        except RuntimeError as error:
+            raise GaveUp(f"the server did not start again: {error}\n{self._diagnose()}") from error
+
+    def _watch(self) -> None:
+        self._phase = "watching for redeliveries"
+        end_seconds = self._elapsed() + self._settings.watch_seconds_effective
+        while self._elapsed() < end_seconds:
+            self._step()
+
+    def _stop_clients(self) -> None:
+        self._phase = "stopping"
+        for process in self._subscribers:
+            assert process.stdin is not None
+            process.stdin.close()
+        for process in self._subscribers:
+            try:
+                process.wait(_STOP_SECONDS_MAX)
+            except subprocess.TimeoutExpired:
+                raise GaveUp(f"a subscriber process did not stop\n{self._diagnose()}") from None
+
+    def _pull_once_more(self) -> None:
+        """What a server that was stopped and started once more still has to give away is a delivery too."""
+        self._phase = "pulling once more"
+        self._server.terminate()
+        self._start_server_again()
+        log = self._settings.directory / "final-pull.jsonl"
+        self._tails.append(EventTail(log))
+        written = EventLog(log)
+        end = time.monotonic() + _FINAL_PULL_SECONDS
+        with pubsub_v1.SubscriberClient() as client:
+            while time.monotonic() < end:
+                for received in _pull(client):
+                    seq = read_payload(received.message.data, self._settings.payload)
+                    key = delivery_key(received.ack_id)
+                    message_id = received.message.message_id
+                    written.write(Delivered(now_us(), self._settings.subscribers, message_id, key, seq))
+
+    def _clean_up(self) -> None:
+        for process in (self._publisher, *self._subscribers):
+            if process is not None and process.poll() is None:
+                process.kill()
+                process.wait()
+        if self._server.process is not None and self._server.process.poll() is None:
+            self._server.terminate()
+
+    def _diagnose(self) -> str:
+        """What someone wants to see first when a run gets stuck."""
+        self._read()
+        missing = sorted(self._ledger.unconfirmed)
+        lines = [
+            f"phase: {self._phase}; kills: {len(self._kills_us)} of {self._settings.kills}",
+            f"published {self._ledger.published_count}, acked {self._ledger.confirmed_count},"
+            f" published but not acked {len(missing)}",
+            *(f"  e.g. {self._ledger.story(message_id)}" for message_id in missing[:3]),
+            *(f"  {count} x {note}" for note, count in self._ledger.notes.items()),
+        ]
+        for name, process in [
+            ("publisher", self._publisher),
+            *((f"subscriber-{i}", process) for i, process in enumerate(self._subscribers)),
+            ("server", self._server.process),
+        ]:
+            state = "never started" if process is None else process.poll()
+            lines.append(f"{name}: {'running' if state is None else state}")
+            errors = self._settings.directory / f"{name}.err"
+            if errors.exists():
+                lines += [f"  {line}" for line in errors.read_text().splitlines()[-5:]]
+        lines += ["last lines of the server:", *(f"  {line.rstrip()}" for line in self._server.lines[-15:])]
+        return "\n".join(lines)
+
+
+def _create_resources() -> None:
+    # The library would repeat the first call for ten minutes against a server that does not answer.
+    patience = Retry(timeout=_SETUP_SECONDS_MAX)
+    with pubsub_v1.PublisherClient() as publisher, pubsub_v1.SubscriberClient() as subscriber:
+        publisher.create_topic(name=_TOPIC, retry=patience)
+        subscriber.create_subscription(
+            request={"name": _SUBSCRIPTION, "topic": _TOPIC, "enable_exactly_once_delivery": True},
+            retry=patience,
+        )
+
+
+def _pull(client: pubsub_v1.SubscriberClient) -> list[pubsub_v1.types.ReceivedMessage]:
+    request = {"subscription": _SUBSCRIPTION, "max_messages": 1000, "return_immediately": True}
+    try:
+        return list(client.pull(request=request, timeout=1.0).received_messages)
+    except exceptions.DeadlineExceeded:
+        return []

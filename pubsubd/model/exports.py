@@ -14,7 +14,7 @@ from typing import Final
 from pubsubd.model import durations, errors, limits
 from pubsubd.wire import pb
 
-_BIGTABLE_TABLE: Final = re.compile(r"projects/[^/]+/instances/[^/]+/tables/[^/]+")
+_BIGTABLE_TABLE: Final = re.compile(r"projects/[^/\s]+/instances/[^/\s]+/tables/[^/\s]+")
 # The project may be of the old form `example.com:project`, so only the last two dots are sure to separate.
 _BIGQUERY_TABLE: Final = re.compile(r"[^/\s]+\.[^./\s]+\.[^./\s]+")
 

@@ -154,3 +154,8 @@ TRIM_MESSAGES_MIN: Final = 2000
 #: Ours: the operation log is folded into a checkpoint when it has grown by this much, or by the size of the
 #: last checkpoint four times over, if that is more.
 OPLOG_BYTES_MAX: Final = 8 * 1024**2
+#: Ours: the unsealed end of the journal, while nothing seals it.
+JOURNAL_TAIL_BYTES_MAX: Final = 256 * 1024**2
+#: Ours: how long a call waits for its commit. Client libraries give these calls 60 s, and take an answer that
+#: never came for a success; ten seconds leave room for the reply.
+SETTLE_SECONDS_MAX: Final = 9.0

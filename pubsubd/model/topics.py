@@ -16,7 +16,7 @@ from pubsubd.model import durations, errors, ingestion, later, masks, names, tra
 from pubsubd.model.labels import check_labels
 from pubsubd.wire import pb
 
-_KMS_KEY: Final = re.compile(r"projects/[^/]+/locations/[^/]+/keyRings/[^/]+/cryptoKeys/[^/]+")
+_KMS_KEY: Final = re.compile(r"projects/[^/\s]+/locations/[^/\s]+/keyRings/[^/\s]+/cryptoKeys/[^/\s]+")
 
 #: Written by the server only, or never shown; what a client sends here is dropped.
 _NOT_STORED: Final = ("satisfies_pzs", "state", "tags")

@@ -15,7 +15,7 @@ from pubsubd.wire import pb
 
 _FIELD: Final = "message_transforms"
 _AI_ENDPOINT: Final = re.compile(
-    r"projects/[^/]+/locations/[^/]+/(?:endpoints/[^/]+|publishers/[^/]+/models/[^/]+)"
+    r"projects/[^/\s]+/locations/[^/\s]+/(?:endpoints/[^/\s]+|publishers/[^/\s]+/models/[^/\s]+)"
 )
 
 

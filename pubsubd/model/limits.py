@@ -159,3 +159,17 @@ JOURNAL_TAIL_BYTES_MAX: Final = 256 * 1024**2
 #: Ours: how long a call waits for its commit. Client libraries give these calls 60 s, and take an answer that
 #: never came for a success; ten seconds leave room for the reply.
 SETTLE_SECONDS_MAX: Final = 9.0
+#: Ours: within this a half-closed stream ends; clients at shutdown wait for it.
+HALF_CLOSE_SECONDS_MAX: Final = 0.8
+#: Ours: at shutdown, how long streams are given to hear that they end.
+CLOSE_STREAMS_SECONDS_MAX: Final = 3.0
+#: Ours: requests with acks of one stream whose confirmations are not sent yet; beyond it no more are read.
+STREAM_REQUESTS_UNCONFIRMED_MAX: Final = 64
+#: Ours: how long an empty Pull is held. Callers and proxies give up at 30 s or 60 s.
+PULL_WAIT_SECONDS_MAX: Final = 25.0
+#: Ours: a Pull ends this long before the caller's own deadline, if that is known and not very near.
+PULL_MARGIN_SECONDS: Final = 1.0
+#: Ours: a Pull with return_immediately waits this long for a message that must be read from storage first.
+PULL_IMMEDIATE_SECONDS: Final = 0.1
+#: Transport limit of a received message. Above the 10 MB of a publish request, so that our own answer names it.
+RECEIVE_BYTES_MAX: Final = 24 * 1024**2

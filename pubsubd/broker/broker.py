@@ -1,0 +1,628 @@
+"""The service without its surroundings: every command of the API as one ordinary call.
+
+Theory of operation. A command checks, changes memory and writes what must become durable to the ledger; the
+engine takes the ledger's effects, commits them, and only then lets anything be said. When a commit fails this
+object is thrown away, a new one is restored from storage, and `adopt` hands it the open streams.
+
+`awake` holds the subscriptions for which something changed that a delivery could follow from; `pump` looks at
+those and no others, so that an idle subscription costs nothing. `next_deadline_us` is the only timer needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from heapq import heappop, heappush
+from itertools import count
+from typing import Any, NamedTuple
+
+from google.protobuf import json_format
+
+from pubsubd.broker import oplog
+from pubsubd.broker.clients import Clients
+from pubsubd.broker.consumer import Consumer
+from pubsubd.broker.effects import Effects, Ledger
+from pubsubd.broker.entry import Entry
+from pubsubd.broker.saved import Replay, Saved
+from pubsubd.broker.subscription import ReadMessages, ReadRange, Refusal, Subscription
+from pubsubd.broker.tail import TailBudget
+from pubsubd.broker.topic import Topic
+from pubsubd.eod.ack_id import AckIds
+from pubsubd.eod.endings import Ending
+from pubsubd.model import errors, limits, names, requests
+from pubsubd.model.events import Event, Kind
+from pubsubd.model.message import ordering_key_hash, payload_hash, stored_messages
+from pubsubd.model.paging import page
+from pubsubd.model.publishing import check_publish
+from pubsubd.model.subscriptions import (
+    check_pullable,
+    check_subscription_update,
+    created_subscription,
+    shown_subscription,
+    updated_subscription,
+)
+from pubsubd.model.topics import check_topic_update, created_topic, updated_topic
+from pubsubd.wire import pb
+
+_PUBLISH = int(Kind.PUBLISH)
+
+
+class Caller(NamedTuple):
+    """Who makes a unary call, for the journal: an interned client and the number of the call."""
+
+    client_id: int
+    call_id: int
+
+
+class StreamVerdict(NamedTuple):
+    """What became of the ids that one streaming request carried."""
+
+    refused_acks: list[Refusal]
+    refused_extensions: list[Refusal]
+
+
+class Broker:
+    def __init__(self, secret: bytes, boot: int, journal: bool) -> None:
+        """`secret` (16 to 64 bytes) authenticates ack ids and page tokens; `boot` counts starts of the server."""
+        self.boot = boot
+        self.ledger = Ledger(journal)
+        self._reads: list[ReadRange | ReadMessages] = []
+        self.journal_seq = 0
+        self.message_id = 0
+        self._secret = secret
+        self._ack_ids = AckIds(secret)
+        self._call_id = 0
+        self._topic_id = 0
+        self._sub_id = 0
+        self._now_us = 0
+        self._clients = Clients(0)
+        self._topics: dict[str, Topic] = {}
+        self._topics_by_id: dict[int, Topic] = {}
+        self._subscriptions: dict[str, Subscription] = {}
+        self._budget = TailBudget()
+        self._awake: dict[Subscription, None] = {}
+        self._timers: list[tuple[int, int, Subscription]] = []
+        self._tie = count()
+
+    # -- from and to storage ------------------------------------------------------------------------------
+
+    @classmethod
+    def restore(cls, saved: Saved, secret: bytes, boot: int, journal: bool) -> Broker:
+        """The broker that has promised what `saved` says."""
+        broker = cls(secret, boot, journal)
+        replay = Replay(saved)
+        counters = replay.counters
+        broker.message_id = counters.message_id
+        broker.journal_seq = counters.journal_seq
+        broker._call_id = counters.call_id
+        broker._topic_id = counters.topic_id
+        broker._sub_id = counters.sub_id
+        broker._now_us = counters.now_us
+        broker._clients = Clients(counters.client_id)
+        for topic_row in saved.topics:
+            topic = Topic(
+                topic_row.topic_id,
+                pb.Topic.FromString(topic_row.resource),
+                # Messages that other topics got since are none of this topic's.
+                max(counters.message_id, replay.topic_last_ids[topic_row.topic_id]),
+                topic_row.deleted,
+            )
+            broker._topics_by_id[topic.topic_id] = topic
+            if not topic.deleted:
+                broker._topics[topic.name] = topic
+        by_id: dict[int, Subscription] = {}
+        for row in saved.subscriptions:
+            topic = broker._topics_by_id[row.topic_id]
+            resource = pb.Subscription.FromString(row.resource)
+            subscription = Subscription(row.sub_id, topic, resource, row.start_id, broker.ledger, broker._ack_ids)
+            subscription.restore(replay.subscriptions[row.sub_id])
+            by_id[row.sub_id] = subscription
+            broker._add(subscription)
+        for ending in saved.endings:
+            if ending.sub_id in by_id:
+                by_id[ending.sub_id].endings.add(
+                    ending.message_id, ending.generation, Ending(ending.ending), ending.at_us
+                )
+        return broker
+
+    def adopt(self, old: Broker, closed: Iterable[tuple[Consumer, errors.PubsubError]]) -> None:
+        """Take over the open streams of `old`, which this broker replaces because a commit failed. `closed` are
+        those that this commit would have closed."""
+        mine = {subscription.sub_id: subscription for subscription in self._subscriptions.values()}
+        for before in old._subscriptions.values():
+            now = mine.get(before.sub_id)
+            if now is not None:
+                now.adopt(before)
+                self._touch(now)
+            else:
+                # Its creation was never confirmed, so no client has a right to a stream on it.
+                for consumer in before.consumers:
+                    self.ledger.now.closed.append((consumer, errors.not_found(before.name)))
+        for consumer, _ in closed:
+            # The deletion or detachment that closed it did not happen. Its client comes back by itself.
+            self.ledger.now.closed.append((consumer, errors.Unavailable("the stream was interrupted; open it again")))
+        # Numbers may have reached clients or logs even where the commit that carried them failed.
+        self._call_id = max(self._call_id, old._call_id)
+        self._clients = old._clients
+
+    def take_effects(self) -> Effects:
+        return self.ledger.take()
+
+    def counters(self, journal_seq: int, now_us: int) -> bytes:
+        """The operation record that ends a commit; `journal_seq` is the last event that the commit carries."""
+        self.journal_seq = journal_seq
+        return oplog.counters(self._counters(now_us))
+
+    def checkpoint(self, now_us: int) -> bytes:
+        """All state as one blob, in place of all earlier ones. Must hold no uncommitted change but those of the
+        commit that carries it."""
+        records = [
+            record
+            for subscription in self._subscriptions.values()
+            for record in subscription.checkpoint()
+        ]
+        return oplog.blob([*records, oplog.counters(self._counters(now_us))])
+
+    def _counters(self, now_us: int) -> oplog.Counters:
+        return oplog.Counters(
+            self.message_id,
+            self._call_id,
+            self._clients.last_id,
+            self._topic_id,
+            self._sub_id,
+            self.journal_seq,
+            now_us,
+        )
+
+    def committed(self, message_id: int) -> None:
+        """Messages up to `message_id` are in storage."""
+        self._budget.evict(message_id)
+
+    @property
+    def newest_us(self) -> int:
+        """The newest time that storage knows; the clock must not show an earlier one."""
+        return self._now_us
+
+    # -- callers ------------------------------------------------------------------------------------------
+
+    def caller(self, client: str, now_us: int) -> Caller:
+        """A unary call by `client` (user agent and host)."""
+        client_id, new = self._clients.intern(client)
+        self._call_id += 1
+        if new:
+            detail = {"client": client, "unary": True}
+            self.ledger.event(Event(now_us, Kind.STREAM, client_id=client_id, stream_id=self._call_id), detail)
+        return Caller(client_id, self._call_id)
+
+    def started(self, version: str, clean: bool, now_us: int) -> None:
+        """The server has started; `clean`: the last one said goodbye."""
+        detail = {"boot": self.boot, "version": version, "clean": clean}
+        self.ledger.event(Event(now_us, Kind.START), detail)
+
+    # -- topics -------------------------------------------------------------------------------------------
+
+    def create_topic(self, request: pb.Topic, now_us: int) -> pb.Topic:
+        resource = created_topic(request)
+        if resource.name in self._topics:
+            raise errors.already_exists(resource.name)
+        self._topic_id += 1
+        topic = Topic(self._topic_id, resource, self.message_id)
+        self._topics[topic.name] = self._topics_by_id[topic.topic_id] = topic
+        self._topic_changed(topic, "created", now_us)
+        return resource
+
+    def update_topic(self, request: pb.UpdateTopicRequest, now_us: int) -> pb.Topic:
+        check_topic_update(request)
+        topic = self._topic(request.topic.name)
+        topic.resource = updated_topic(topic.resource, request)
+        self._topic_changed(topic, "updated", now_us)
+        return topic.resource
+
+    def get_topic(self, request: pb.GetTopicRequest) -> pb.Topic:
+        names.check_topic(request.topic)
+        return self._topic(request.topic).resource
+
+    def list_topics(self, request: pb.ListTopicsRequest) -> pb.ListTopicsResponse:
+        requests.check_list_topics(request)
+        inside = f"{request.project}/topics/"
+        found, token = self._page("ListTopics", request.project, self._topics, inside, request)
+        topics = [self._topics[name].resource for name in found]
+        return pb.ListTopicsResponse(topics=topics, next_page_token=token)
+
+    def list_topic_subscriptions(
+        self, request: pb.ListTopicSubscriptionsRequest
+    ) -> pb.ListTopicSubscriptionsResponse:
+        requests.check_list_topic_subscriptions(request)
+        topic = self._topic(request.topic)
+        attached = [subscription.name for subscription in topic.subscriptions.values()]
+        found, token = self._page("ListTopicSubscriptions", request.topic, attached, "", request)
+        return pb.ListTopicSubscriptionsResponse(subscriptions=found, next_page_token=token)
+
+    def delete_topic(self, request: pb.DeleteTopicRequest, now_us: int) -> None:
+        names.check_topic(request.topic)
+        topic = self._topic(request.topic)
+        del self._topics[topic.name]
+        topic.deleted = True
+        self._topic_changed(topic, "deleted", now_us)
+        self._drop_if_unused(topic)
+
+    def publish(
+        self, request: pb.PublishRequest, request_bytes: int, caller: Caller, now_us: int
+    ) -> list[str]:
+        """Accept the messages of one request, all or none, and return their ids in order."""
+        check_publish(request, request_bytes)
+        topic = self._topic(request.topic)
+        messages = request.messages
+        size_all = len(messages)
+        first_id = self.message_id + 1
+        self.message_id += size_all
+        ids = range(first_id, first_id + size_all)
+        # One request carries one ordering key, or none.
+        okey = ordering_key_hash(messages[0].ordering_key)
+        hashes = [payload_hash(m.data, m.attributes) for m in messages] if self.ledger.journal else []
+        datas = stored_messages(messages, first_id, now_us)
+        if self.ledger.journal:
+            topic_id, (client_id, call_id) = topic.topic_id, caller
+            self.ledger.events(
+                [
+                    (now_us, _PUBLISH, topic_id, 0, message_id, 0, 0, 0, now_us, 0, client_id, call_id,
+                     okey, len(data), hashed, 0)
+                    for message_id, data, hashed in zip(ids, datas, hashes, strict=True)
+                ]
+            )  # fmt: skip
+        if topic.subscriptions:
+            entries = [Entry(message_id, now_us, okey, data) for message_id, data in zip(ids, datas, strict=True)]
+            self._append(topic, entries)
+        return [str(message_id) for message_id in ids]
+
+    def _append(self, topic: Topic, entries: list[Entry]) -> None:
+        last_id = entries[-1].message_id
+        topic.last_id = last_id
+        topic.tail.append(entries)
+        self._budget.added(topic.tail, last_id, sum([len(entry.data) for entry in entries]))
+        self.ledger.now.messages.setdefault(topic.topic_id, []).extend(entries)
+        record = oplog.Published(topic.topic_id, last_id, len(entries), list(topic.subscriptions))
+        self.ledger.record(oplog.published(record))
+        for subscription in topic.subscriptions.values():
+            subscription.owed += len(entries)
+            if subscription.ready:
+                self._awake[subscription] = None
+
+    # -- subscriptions ------------------------------------------------------------------------------------
+
+    def create_subscription(self, request: pb.Subscription, unique: str, now_us: int) -> pb.Subscription:
+        """`unique` becomes part of the name if the request gives none."""
+        resource = created_subscription(request)
+        if not resource.name:
+            resource.name = names.generated_subscription_name(names.project_of(resource.topic), unique)
+        if resource.name in self._subscriptions:
+            raise errors.already_exists(resource.name)
+        topic = self._topic(resource.topic)
+        self._sub_id += 1
+        # Only what is published from here on belongs to it.
+        subscription = Subscription(
+            self._sub_id, topic, resource, self.message_id, self.ledger, self._ack_ids
+        )
+        self._add(subscription)
+        self._subscription_changed(subscription, "created", now_us)
+        return self._shown(subscription)
+
+    def update_subscription(self, request: pb.UpdateSubscriptionRequest, now_us: int) -> pb.Subscription:
+        check_subscription_update(request)
+        subscription = self._subscription(request.subscription.name)
+        before = subscription.exactly_once
+        subscription.resource = updated_subscription(subscription.resource, request)
+        self._subscription_changed(subscription, "updated", now_us)
+        if subscription.exactly_once != before:
+            self.ledger.now.changed.extend(subscription.consumers)
+        return self._shown(subscription)
+
+    def get_subscription(self, request: pb.GetSubscriptionRequest) -> pb.Subscription:
+        names.check_subscription(request.subscription)
+        return self._shown(self._subscription(request.subscription))
+
+    def list_subscriptions(self, request: pb.ListSubscriptionsRequest) -> pb.ListSubscriptionsResponse:
+        requests.check_list_subscriptions(request)
+        inside = f"{request.project}/subscriptions/"
+        found, token = self._page(
+            "ListSubscriptions", request.project, self._subscriptions, inside, request
+        )
+        shown = [self._shown(self._subscriptions[name]) for name in found]
+        return pb.ListSubscriptionsResponse(subscriptions=shown, next_page_token=token)
+
+    def delete_subscription(self, request: pb.DeleteSubscriptionRequest, now_us: int) -> None:
+        names.check_subscription(request.subscription)
+        subscription = self._subscription(request.subscription)
+        topic = subscription.topic
+        del self._subscriptions[subscription.name]
+        topic.subscriptions.pop(subscription.sub_id, None)
+        del topic.referrers[subscription.sub_id]
+        self._awake.pop(subscription, None)
+        self.ledger.now.subscriptions[subscription.sub_id] = None
+        self._config("subscription", "deleted", subscription.resource, topic.topic_id, subscription.sub_id, now_us)
+        self._close_consumers(subscription, errors.not_found(subscription.name))
+        self._drop_if_unused(topic)
+        self._trim(topic)
+
+    def detach_subscription(self, request: pb.DetachSubscriptionRequest, now_us: int) -> None:
+        names.check_subscription(request.subscription)
+        subscription = self._subscription(request.subscription)
+        if subscription.detached:
+            raise errors.already_detached()
+        topic = subscription.topic
+        if topic.deleted:
+            raise errors.not_found(topic.name)
+        subscription.drop_all(now_us)
+        subscription.resource.detached = True
+        del topic.subscriptions[subscription.sub_id]
+        self._subscription_changed(subscription, "detached", now_us)
+        self._close_consumers(subscription, errors.detached())
+        self._trim(topic)
+
+    # -- consuming ----------------------------------------------------------------------------------------
+
+    def acknowledge(
+        self, request: pb.AcknowledgeRequest, request_bytes: int, caller: Caller, now_us: int
+    ) -> tuple[Subscription, list[Refusal]]:
+        """Returns the ids that were refused; every other id of the request succeeded."""
+        requests.check_acknowledge(request, request_bytes)
+        subscription = self._subscription(request.subscription)
+        refused = subscription.acknowledge(request.ack_ids, caller.call_id, now_us)
+        self._touch(subscription)
+        return subscription, refused
+
+    def modify_ack_deadline(
+        self, request: pb.ModifyAckDeadlineRequest, request_bytes: int, caller: Caller, now_us: int
+    ) -> tuple[Subscription, list[Refusal]]:
+        """As `acknowledge`."""
+        requests.check_modify_ack_deadline(request, request_bytes)
+        subscription = self._subscription(request.subscription)
+        refused = subscription.modify_ack_deadline(
+            request.ack_ids, request.ack_deadline_seconds, caller.call_id, now_us
+        )
+        self._touch(subscription)
+        return subscription, refused
+
+    def open_pull(self, request: pb.PullRequest, caller: Caller, shell: Any) -> Consumer:
+        """A Pull call that waits; it gets one delivery, or is closed by `close_pull`."""
+        requests.check_pull(request)
+        subscription = self._subscription(request.subscription)
+        check_pullable(subscription.resource)
+        max_messages = min(request.max_messages, limits.PULL_MESSAGES_MAX)
+        deadline_us = subscription.resource.ack_deadline_seconds * limits.SECOND_US
+        consumer = Consumer(
+            subscription, caller.call_id, caller.client_id, deadline_us, max_messages, 0, True, shell
+        )
+        subscription.consumers[consumer] = None
+        self.set_ready(consumer)
+        return consumer
+
+    def close_pull(self, consumer: Consumer) -> None:
+        consumer.subscription.consumers.pop(consumer, None)
+        consumer.subscription.ready.pop(consumer, None)
+
+    def open_stream(
+        self, request: pb.StreamingPullRequest, request_bytes: int, client: str, now_us: int, shell: Any
+    ) -> Consumer:
+        """A stream on a subscription. It gets nothing before `set_ready`; `client` is used if it gives no id."""
+        requests.check_streaming_pull_first(request, request_bytes)
+        subscription = self._subscription(request.subscription)
+        check_pullable(subscription.resource)
+        subscription.check_ack_ids([*request.ack_ids, *request.modify_deadline_ack_ids])
+        client_id, _ = self._clients.intern(request.client_id or client)
+        self._call_id += 1
+        consumer = Consumer(
+            subscription,
+            self._call_id,
+            client_id,
+            request.stream_ack_deadline_seconds * limits.SECOND_US,
+            request.max_outstanding_messages,
+            request.max_outstanding_bytes,
+            False,
+            shell,
+        )
+        subscription.consumers[consumer] = None
+        detail = {
+            "client": request.client_id or client,
+            "max_outstanding_messages": request.max_outstanding_messages,
+            "max_outstanding_bytes": request.max_outstanding_bytes,
+            "stream_ack_deadline_seconds": request.stream_ack_deadline_seconds,
+        }
+        self._stream_event(consumer, 0, 0, now_us, detail)
+        return consumer
+
+    def stream_request(
+        self, consumer: Consumer, request: pb.StreamingPullRequest, now_us: int
+    ) -> StreamVerdict:
+        """Acks and extensions that came on a stream, and a new deadline for later deliveries. Acks go first: an id
+        may be in both.
+
+        Raises:
+            InvalidArgument: ends the stream; nothing was done.
+        """
+        subscription = consumer.subscription
+        subscription.check_ack_ids([*request.ack_ids, *request.modify_deadline_ack_ids])
+        if request.stream_ack_deadline_seconds:
+            consumer.ack_deadline_us = request.stream_ack_deadline_seconds * limits.SECOND_US
+        stream_id = consumer.stream_id
+        refused_acks = subscription.acknowledge(request.ack_ids, stream_id, now_us) if request.ack_ids else []
+        by_seconds: dict[int, list[str]] = {}
+        for seconds, ack_id in zip(
+            request.modify_deadline_seconds, request.modify_deadline_ack_ids, strict=True
+        ):
+            by_seconds.setdefault(seconds, []).append(ack_id)
+        refused = [
+            refusal
+            for seconds, ack_ids in by_seconds.items()
+            for refusal in subscription.modify_ack_deadline(ack_ids, seconds, stream_id, now_us)
+        ]
+        if request.ack_ids or by_seconds:
+            self._touch(subscription)
+        return StreamVerdict(refused_acks, refused)
+
+    def set_ready(self, consumer: Consumer) -> None:
+        """`consumer` can take a response now."""
+        subscription = consumer.subscription
+        if consumer in subscription.consumers:
+            subscription.ready[consumer] = None
+            self._awake[subscription] = None
+
+    def stop_assigning(self, consumer: Consumer) -> None:
+        """The client has sent all it will: it gets nothing more."""
+        consumer.subscription.consumers.pop(consumer, None)
+        consumer.subscription.ready.pop(consumer, None)
+
+    def close_stream(self, consumer: Consumer, opened_us: int, now_us: int) -> None:
+        subscription = consumer.subscription
+        self.stop_assigning(consumer)
+        if self._subscriptions.get(subscription.name) is subscription:
+            subscription.release_unseen(consumer, now_us)
+            self._touch(subscription)
+        self._stream_event(consumer, 1, opened_us, now_us, {})
+
+    # -- time and deliveries ------------------------------------------------------------------------------
+
+    def advance_to(self, now_us: int) -> None:
+        """End every lease whose deadline is over."""
+        timers = self._timers
+        while timers and timers[0][0] < now_us:
+            _, _, subscription = heappop(timers)
+            subscription.timer_us = None
+            if self._subscriptions.get(subscription.name) is subscription:
+                if subscription.lapse(now_us):
+                    self._awake[subscription] = None
+                self._set_timer(subscription)
+
+    def next_deadline_us(self) -> int | None:
+        """Nothing happens by itself up to and including this moment; None: nothing at all."""
+        return self._timers[0][0] if self._timers else None
+
+    def pump(self, now_us: int, commit_us: int) -> None:
+        """Deliver what can be delivered; the deliveries are among the effects."""
+        awake, self._awake = self._awake, {}
+        for subscription in awake:
+            deliveries = subscription.pump(self.boot, now_us, commit_us)
+            if deliveries:
+                self.ledger.now.deliveries.extend(deliveries)
+                self._set_timer(subscription)
+            self._reads.extend(subscription.take_reads())
+
+    def take_reads(self) -> list[ReadRange | ReadMessages]:
+        """What storage is asked for; the answers are expected by `loaded`."""
+        reads, self._reads = self._reads, []
+        return reads
+
+    def has_work(self) -> bool:
+        """Whether `pump` or a commit has anything to do."""
+        return bool(self._awake) or self.ledger.now.must_commit()
+
+    def loaded(self, read: ReadRange | ReadMessages, entries: Sequence[Entry]) -> None:
+        """Storage answers `read`."""
+        read.subscription.loaded(read, entries)
+        self._awake[read.subscription] = None
+
+    def read_failed(self, read: ReadRange | ReadMessages) -> None:
+        """Storage could not answer `read`; it is asked again."""
+        read.subscription.read_failed(read)
+        self._awake[read.subscription] = None
+
+    # -- what there is ------------------------------------------------------------------------------------
+
+    def subscriptions(self) -> Iterable[Subscription]:
+        return self._subscriptions.values()
+
+    def _topic(self, name: str) -> Topic:
+        topic = self._topics.get(name)
+        if topic is None:
+            raise errors.not_found(name)
+        return topic
+
+    def _subscription(self, name: str) -> Subscription:
+        subscription = self._subscriptions.get(name)
+        if subscription is None:
+            raise errors.not_found(name)
+        return subscription
+
+    def _shown(self, subscription: Subscription) -> pb.Subscription:
+        topic = subscription.topic
+        return shown_subscription(subscription.resource, None if topic.deleted else topic.resource)
+
+    def _page(
+        self, method: str, parent: str, found: Iterable[str], inside: str, request: Any
+    ) -> tuple[list[str], str]:
+        ordered = sorted(name for name in found if name.startswith(inside))
+        return page(ordered, f"{method} {parent}", request.page_size, request.page_token, self._secret)
+
+    def _add(self, subscription: Subscription) -> None:
+        topic = subscription.topic
+        self._subscriptions[subscription.name] = subscription
+        topic.referrers[subscription.sub_id] = subscription
+        if not subscription.detached:
+            topic.subscriptions[subscription.sub_id] = subscription
+        self._set_timer(subscription)
+
+    def _touch(self, subscription: Subscription) -> None:
+        """Leases of `subscription` changed."""
+        self._set_timer(subscription)
+        if subscription.ready:
+            self._awake[subscription] = None
+        if subscription.wants_trim():
+            self._trim(subscription.topic)
+
+    def _set_timer(self, subscription: Subscription) -> None:
+        deadline_us = subscription.leases.next_deadline_us()
+        if deadline_us is not None and (subscription.timer_us is None or deadline_us < subscription.timer_us):
+            subscription.timer_us = deadline_us
+            heappush(self._timers, (deadline_us, next(self._tie), subscription))
+
+    def _trim(self, topic: Topic) -> None:
+        if topic.topic_id in self._topics_by_id:
+            self.ledger.now.trims[topic.topic_id] = topic.unneeded_through()
+
+    def _drop_if_unused(self, topic: Topic) -> None:
+        """A deleted topic stays while a subscription still has messages of it."""
+        if topic.deleted and not topic.referrers:
+            del self._topics_by_id[topic.topic_id]
+            self.ledger.now.topics[topic.topic_id] = None
+            self.ledger.now.trims[topic.topic_id] = topic.last_id
+
+    def _close_consumers(self, subscription: Subscription, error: errors.PubsubError) -> None:
+        for consumer in subscription.consumers:
+            self.ledger.now.closed.append((consumer, error))
+        subscription.consumers.clear()
+        subscription.ready.clear()
+
+    # -- the journal --------------------------------------------------------------------------------------
+
+    def _topic_changed(self, topic: Topic, change: str, now_us: int) -> None:
+        self.ledger.now.topics[topic.topic_id] = topic.row()
+        self._config("topic", change, topic.resource, topic.topic_id, 0, now_us)
+
+    def _subscription_changed(self, subscription: Subscription, change: str, now_us: int) -> None:
+        self.ledger.now.subscriptions[subscription.sub_id] = subscription.row()
+        topic_id = subscription.topic.topic_id
+        self._config("subscription", change, subscription.resource, topic_id, subscription.sub_id, now_us)
+
+    def _config(
+        self, what: str, change: str, resource: Any, topic_id: int, sub_id: int, now_us: int
+    ) -> None:
+        if self.ledger.journal:
+            whole = json_format.MessageToDict(resource, preserving_proto_field_name=True)
+            event = Event(now_us, Kind.CONFIG, topic_id, sub_id)
+            self.ledger.event(event, {"change": change, what: whole})
+
+    def _stream_event(
+        self, consumer: Consumer, result: int, ref_us: int, now_us: int, detail: Mapping[str, Any]
+    ) -> None:
+        self.ledger.event(
+            Event(
+                now_us,
+                Kind.STREAM,
+                consumer.subscription.topic.topic_id,
+                consumer.subscription.sub_id,
+                ref_ts_us=ref_us,
+                result=result,
+                client_id=consumer.client_id,
+                stream_id=consumer.stream_id,
+            ),
+            detail,
+        )

@@ -1,0 +1,37 @@
+"""Who takes messages: an open stream, or a Pull call that waits."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pubsubd.flow.window import Window
+
+if TYPE_CHECKING:
+    from pubsubd.broker.subscription import Subscription
+
+
+class Consumer(Window):
+    """A window with a subscription behind it. `shell` is whatever the shell wants back with a delivery."""
+
+    __slots__ = ("ack_deadline_us", "client_id", "confirms_receipt", "once", "shell", "stream_id", "subscription")
+
+    def __init__(
+        self,
+        subscription: Subscription,
+        stream_id: int,
+        client_id: int,
+        ack_deadline_us: int,
+        max_messages: int,
+        max_bytes: int,
+        once: bool,
+        shell: Any,
+    ) -> None:
+        super().__init__(max_messages, max_bytes)
+        self.subscription = subscription
+        self.stream_id = stream_id
+        self.client_id = client_id
+        self.ack_deadline_us = ack_deadline_us
+        self.once = once  # a Pull: one delivery, and its leases count against no window
+        self.shell = shell
+        # Set once a delivery was extended right after it was sent: this client says what it has seen.
+        self.confirms_receipt = False

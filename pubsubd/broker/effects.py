@@ -1,0 +1,86 @@
+"""What a commit has to make durable, and what may be said once it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pubsubd.broker.entry import Entry
+from pubsubd.eod.endings import EndingRow
+from pubsubd.eod.lease import Lease
+from pubsubd.model.errors import PubsubError
+from pubsubd.model.events import EventTuple
+
+if TYPE_CHECKING:
+    from pubsubd.broker.consumer import Consumer
+    from pubsubd.broker.subscription import Subscription
+
+
+class TopicRow(NamedTuple):
+    topic_id: int
+    name: str
+    deleted: bool  # kept for the subscriptions that still have its messages
+    resource: bytes
+
+
+class SubscriptionRow(NamedTuple):
+    sub_id: int
+    topic_id: int
+    name: str
+    start_id: int  # messages with a larger id belong to it
+    resource: bytes
+
+
+class Delivery(NamedTuple):
+    """Leases granted to one consumer. It may be sent once they are committed."""
+
+    consumer: Consumer
+    subscription: Subscription
+    leases: list[Lease]
+    datas: list[bytes]
+    delivered_us: int
+
+
+class Effects:
+    """All effects since the last commit began."""
+
+    def __init__(self) -> None:
+        self.records: list[bytes] = []
+        self.messages: dict[int, list[Entry]] = {}  # by topic_id
+        self.endings: list[EndingRow] = []
+        self.topics: dict[int, TopicRow | None] = {}  # None: gone
+        self.subscriptions: dict[int, SubscriptionRow | None] = {}
+        self.trims: dict[int, int] = {}  # topic_id: ids up to this one are needed by nobody
+        self.events: list[EventTuple] = []
+        self.details: list[tuple[int, Mapping[str, Any]]] = []  # (index of its event, what it says)
+        self.deliveries: list[Delivery] = []
+        self.closed: list[tuple[Consumer, PubsubError]] = []
+        self.changed: list[Consumer] = []  # streams that should learn of new subscription properties
+
+    def must_commit(self) -> bool:
+        return bool(self.records or self.messages or self.topics or self.subscriptions or self.events or self.trims)
+
+
+class Ledger:
+    """Where the rooms of the core write effects down."""
+
+    def __init__(self, journal: bool) -> None:
+        self.journal = journal
+        self.now = Effects()
+
+    def take(self) -> Effects:
+        taken, self.now = self.now, Effects()
+        return taken
+
+    def record(self, record: bytes) -> None:
+        self.now.records.append(record)
+
+    def events(self, events: Sequence[EventTuple]) -> None:
+        if self.journal:
+            self.now.events.extend(events)
+
+    def event(self, event: EventTuple, detail: Mapping[str, Any] | None = None) -> None:
+        if self.journal:
+            if detail is not None:
+                self.now.details.append((len(self.now.events), detail))
+            self.now.events.append(event)

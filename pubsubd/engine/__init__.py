@@ -1,0 +1,1 @@
+"""One loop: clock, one timer, commit, then reply. See DESIGN.md."""

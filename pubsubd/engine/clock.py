@@ -1,0 +1,20 @@
+"""The only clock: wall time that never goes back, in whole microseconds."""
+
+from __future__ import annotations
+
+import time
+
+
+class Clock:
+    """Wall time at construction plus a monotonic clock.
+
+    `not_before_us` is the newest time that storage knows. If the machine's clock was set back since then, ours
+    goes on from there: leases then last rather longer than promised, never shorter.
+    """
+
+    def __init__(self, not_before_us: int = 0) -> None:
+        started_us = max(time.time_ns() // 1000, not_before_us)
+        self._offset_us = started_us - time.monotonic_ns() // 1000
+
+    def now_us(self) -> int:
+        return time.monotonic_ns() // 1000 + self._offset_us

@@ -1,0 +1,403 @@
+"""Group commit around the pure core.
+
+Theory of operation. Handlers call the broker directly (it is synchronous, and all of this is one thread), then
+`await engine.settled()`, which returns when everything decided so far is durable. One task takes the effects
+that have gathered while the last commit was being written, lets the broker deliver what it can, and commits all
+of it together; then waiters go on and deliveries go out. Nothing is said before that.
+
+When a commit fails, everything in it is answered as failed, and so is what was decided on top of it meanwhile.
+The broker is restored from storage before the next command is taken: handlers get it by `await
+engine.broker()`, which waits for that. Until a commit succeeds again nothing is delivered and no lease is
+ended; a probe, further apart each time, finds out when it does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from pubsubd.broker.broker import Broker
+from pubsubd.broker.consumer import Consumer
+from pubsubd.broker.effects import Delivery, Effects, SubscriptionRow, TopicRow
+from pubsubd.broker.entry import Chunk, Entry, chunks, unpack_chunk
+from pubsubd.broker.oplog import blob
+from pubsubd.broker.saved import Saved
+from pubsubd.broker.subscription import ReadMessages, ReadRange
+from pubsubd.engine.clock import Clock
+from pubsubd.eod.endings import EndingRow
+from pubsubd.journal.journal import Journal
+from pubsubd.model import errors, limits
+from pubsubd.model.errors import PubsubError
+from pubsubd.storage.store import Commit, StorageFailed, Loaded, Store
+
+_log = logging.getLogger(__name__)
+
+# Expiries that lie this close together share a wake-up; a lease may end a little late, never early.
+_TIMER_SLACK_US = 5_000
+_PROBE_SECONDS_MIN = 0.1
+_PROBE_SECONDS_MAX = 5.0
+
+
+class NotSettled(PubsubError):
+    """What was decided may or may not become durable: the commit failed, or takes too long."""
+
+    status = "UNAVAILABLE"
+
+
+class Shell(Protocol):
+    """What stands behind a consumer: it gets deliveries once they are committed."""
+
+    def deliver(self, delivery: Delivery) -> None: ...
+
+    def not_delivered(self) -> None:
+        """A delivery was granted and may not be sent: its commit failed or took too long."""
+
+    def close(self, error: PubsubError) -> None: ...
+
+    def properties_changed(self) -> None: ...
+
+
+class Left(NamedTuple):
+    """What a server that stops still owes."""
+
+    owed: int
+    leased: int
+    subscriptions: int
+
+
+class _Waiters:
+    """Calls that go on when one commit is durable."""
+
+    def __init__(self) -> None:
+        self._futures: list[asyncio.Future[None]] = []
+
+    def add(self) -> asyncio.Future[None]:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._futures.append(future)
+        return future
+
+    def release(self) -> None:
+        for future in self._futures:
+            if not future.done():
+                future.set_result(None)
+
+    def fail(self, reason: str) -> None:
+        for future in self._futures:
+            if not future.done():
+                future.set_exception(NotSettled(reason))
+
+
+class Engine:
+    def __init__(
+        self,
+        store: Store,
+        journal: bool,
+        journal_bytes_max: int = limits.JOURNAL_TAIL_BYTES_MAX,
+        clock: Callable[[int], Clock] = Clock,
+    ) -> None:
+        self.commits = 0
+        self._store = store
+        self._journal_on = journal
+        self._journal_bytes_max = journal_bytes_max
+        self._make_clock = clock
+        self._clock = clock(0)
+        # While a broker is being restored the old one still keeps the streams, and takes no commands.
+        self._broker = Broker(store.secret, store.boot, journal)
+        self._in_command = asyncio.Event()
+        self._journal = Journal(0, (), journal_bytes_max)
+        self._wake = asyncio.Event()
+        self._gathering = _Waiters()
+        self._flying: _Waiters | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_us: int | None = None
+        self._commit_us = 0
+        self._oplog_bytes = 0
+        self._checkpoint_bytes = 0
+        self._probe_seconds = 0.0  # 0: storage works
+        self._probe: asyncio.TimerHandle | None = None
+        self._reads: set[asyncio.Task[None]] = set()
+        self.loop_task: asyncio.Task[None]
+        self._stopping = False
+
+    # -- life ---------------------------------------------------------------------------------------------
+
+    async def start(self, version: str) -> None:
+        """Restore the broker and commit the start.
+
+        Raises:
+            StorageFailed: the database can be read but not written, or not read.
+        """
+        broker = self._restore(await self._store.load())
+        self._clock = self._make_clock(broker.newest_us)
+        broker.started(version, self._store.was_clean, self.now_us())
+        effects = broker.take_effects()
+        await self._store.commit(self._commit(broker, effects, checkpoint=True))
+        self._set_broker(broker)
+        self.loop_task = asyncio.create_task(self._run(), name="commit loop")
+        self.poke()
+
+    async def stop(self) -> Left:
+        """Commit what is left and end. Handlers must have ended before."""
+        self._stopping = True
+        self.poke()
+        await self.loop_task
+        for handle in (self._timer, self._probe):
+            if handle is not None:
+                handle.cancel()
+        for read in self._reads:
+            read.cancel()
+        broker = await self.broker()
+        try:
+            await self._store.commit(self._commit(broker, broker.take_effects(), checkpoint=True, clean=True))
+        except StorageFailed as failure:
+            _log.error("the last commit failed: %s", failure)
+        subscriptions = list(broker.subscriptions())
+        return Left(
+            sum(subscription.owed for subscription in subscriptions),
+            sum(len(subscription.leases) for subscription in subscriptions),
+            len(subscriptions),
+        )
+
+    # -- for handlers -------------------------------------------------------------------------------------
+
+    def now_us(self) -> int:
+        return self._clock.now_us()
+
+    async def broker(self) -> Broker:
+        """The broker, for commands up to the next await.
+
+        Raises:
+            NotSettled: storage cannot be read after a failed commit, so nothing can be decided.
+        """
+        if not self._in_command.is_set():
+            try:
+                async with asyncio.timeout(limits.SETTLE_SECONDS_MAX):
+                    await self._in_command.wait()
+            except TimeoutError:
+                raise NotSettled("storage cannot be read at present") from None
+        return self._broker
+
+    async def settled(self) -> None:
+        """Returns when everything that was decided so far is durable.
+
+        Raises:
+            NotSettled: it failed, or is not known yet after `limits.SETTLE_SECONDS_MAX`.
+        """
+        if not self._in_command.is_set():
+            raise NotSettled("the commit failed")
+        if self._broker.has_work():
+            future = self._gathering.add()
+            self._wake.set()
+        elif self._flying is not None:
+            future = self._flying.add()
+        else:
+            return
+        try:
+            async with asyncio.timeout(limits.SETTLE_SECONDS_MAX):
+                await future
+        except TimeoutError:
+            raise NotSettled("storage takes too long to answer") from None
+
+    def set_ready(self, consumer: Consumer) -> None:
+        """`consumer` can take a response now."""
+        self._broker.set_ready(consumer)
+        self._wake.set()
+
+    def poke(self) -> None:
+        """Something changed that a delivery or a commit may follow from."""
+        self._wake.set()
+
+    @property
+    def journal_seq(self) -> int:
+        return self._journal.last_seq
+
+    # -- the loop -----------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        while not self._stopping:
+            await self._wake.wait()
+            self._wake.clear()
+            await self._turn()
+
+    async def _turn(self) -> None:
+        broker = self._broker
+        now_us = self.now_us()
+        if not self._probe_seconds:
+            broker.advance_to(now_us)
+            broker.pump(now_us, self._commit_us)
+            self._start_reads(broker)
+        effects = broker.take_effects()
+        waiters, self._gathering = self._gathering, _Waiters()
+        if not (effects.must_commit() or self._store.has_rows_to_trim or self._probe_seconds):
+            self._say(effects, waiters)
+            self._set_timer(broker)
+            return
+        self._flying = waiters
+        message_id = broker.message_id
+        try:
+            await self._store.commit(self._commit(broker, effects))
+        except StorageFailed as failure:
+            await self._recover(broker, effects, waiters, str(failure))
+            return
+        self._flying = None
+        self.commits += 1
+        took_us = self.now_us() - now_us
+        # Follow a slow disk at once and a fast one by and by.
+        smoothed_us = max(took_us, (7 * self._commit_us + took_us) // 8)
+        self._commit_us = min(smoothed_us, limits.DELIVERY_DELAY_US_MAX)
+        if self._probe_seconds:
+            self._probe_seconds = 0.0
+            _log.warning("storage works again")
+            self.poke()
+        broker.committed(message_id)
+        self._say(effects, waiters)
+        self._set_timer(broker)
+        if self._store.has_rows_to_trim or broker.has_work():
+            self.poke()
+
+    def _commit(
+        self, broker: Broker, effects: Effects, checkpoint: bool = False, clean: bool = False
+    ) -> Commit:
+        """Shape effects into rows."""
+        now_us = self.now_us()
+        append = self._journal.append(effects.events, effects.details, now_us)
+        counters = broker.counters(self._journal.last_seq, now_us)
+        oplog_bytes_max = max(limits.OPLOG_BYTES_MAX, 4 * self._checkpoint_bytes)
+        if checkpoint or self._oplog_bytes > oplog_bytes_max:
+            checkpoint = True
+            oplog = broker.checkpoint(now_us)
+            self._checkpoint_bytes = len(oplog)
+            self._oplog_bytes = 0
+        else:
+            oplog = blob([*effects.records, counters])
+            self._oplog_bytes += len(oplog)
+        rows: list[Chunk] = []
+        for topic_id, entries in effects.messages.items():
+            rows.extend(chunks(topic_id, entries))
+        return Commit(
+            oplog=oplog,
+            oplog_is_checkpoint=checkpoint,
+            chunks=rows,
+            topics=[row for row in effects.topics.values() if row is not None],
+            topics_gone=[topic_id for topic_id, row in effects.topics.items() if row is None],
+            subscriptions=[row for row in effects.subscriptions.values() if row is not None],
+            subscriptions_gone=[sub_id for sub_id, row in effects.subscriptions.items() if row is None],
+            endings=effects.endings,
+            endings_kept_from_us=now_us - limits.ENDING_KEPT_US,
+            journal=append.row if append else None,
+            journal_details=append.details if append else (),
+            journal_drop_through=append.drop_through_seq if append else 0,
+            trims=effects.trims,
+            clean=clean,
+        )
+
+    def _say(self, effects: Effects, waiters: _Waiters) -> None:
+        """What depended on the commit may be said now."""
+        waiters.release()
+        now_us = self.now_us()
+        for delivery in effects.deliveries:
+            shell: Shell = delivery.consumer.shell
+            if now_us - delivery.delivered_us > limits.DELIVERY_DELAY_US_MAX:
+                shell.not_delivered()
+            else:
+                shell.deliver(delivery)
+        for consumer, error in effects.closed:
+            consumer.shell.close(error)
+        for consumer in effects.changed:
+            consumer.shell.properties_changed()
+
+    # -- failure ------------------------------------------------------------------------------------------
+
+    async def _recover(self, old: Broker, effects: Effects, waiters: _Waiters, reason: str) -> None:
+        """Answer everything undecided as failed, and return to what was last committed."""
+        if not self._probe_seconds:
+            _log.error("a commit failed, and what it carried is answered as failed: %s", reason)
+        self._in_command.clear()
+        self._flying = None
+        on_top = old.take_effects()
+        gathered, self._gathering = self._gathering, _Waiters()
+        waiters.fail("the commit failed")
+        gathered.fail("the commit failed")
+        wait_seconds = _PROBE_SECONDS_MIN
+        while True:
+            try:
+                loaded = await self._store.load()
+                break
+            except StorageFailed as failure:
+                _log.error("storage cannot be read: %s", failure)
+                await asyncio.sleep(wait_seconds)
+                wait_seconds = min(2 * wait_seconds, _PROBE_SECONDS_MAX)
+        broker = self._restore(loaded)
+        broker.adopt(old, [*effects.closed, *on_top.closed])
+        self._set_broker(broker)
+        for delivery in (*effects.deliveries, *on_top.deliveries):
+            delivery.consumer.shell.not_delivered()
+        self._probe_seconds = min(max(2 * self._probe_seconds, _PROBE_SECONDS_MIN), _PROBE_SECONDS_MAX)
+        if self._probe is not None:
+            self._probe.cancel()
+        self._probe = asyncio.get_running_loop().call_later(self._probe_seconds, self.poke)
+
+    def _restore(self, loaded: Loaded) -> Broker:
+        saved = Saved(
+            [TopicRow(topic_id, name, bool(deleted), data) for topic_id, name, deleted, data in loaded.topics],
+            [SubscriptionRow(*row) for row in loaded.subscriptions],
+            [EndingRow(*row) for row in loaded.endings],
+            loaded.oplog,
+        )
+        broker = Broker.restore(saved, self._store.secret, self._store.boot, self._journal_on)
+        self._oplog_bytes = sum(map(len, loaded.oplog))
+        self._journal = Journal(broker.journal_seq, loaded.journal_rows, self._journal_bytes_max)
+        return broker
+
+    def _set_broker(self, broker: Broker) -> None:
+        self._broker = broker
+        self._in_command.set()
+
+    # -- reads --------------------------------------------------------------------------------------------
+
+    def _start_reads(self, broker: Broker) -> None:
+        for read in broker.take_reads():
+            task = asyncio.create_task(self._read(broker, read))
+            self._reads.add(task)
+            task.add_done_callback(self._reads.discard)
+
+    async def _read(self, broker: Broker, read: ReadRange | ReadMessages) -> None:
+        try:
+            entries = await self._entries(read)
+        except StorageFailed as failure:
+            _log.error("messages could not be read: %s", failure)
+            await asyncio.sleep(_PROBE_SECONDS_MAX)
+            broker.read_failed(read)
+        else:
+            if broker is self._broker:  # else it was replaced, and its successor asks anew
+                broker.loaded(read, entries)
+        self.poke()
+
+    async def _entries(self, read: ReadRange | ReadMessages) -> list[Entry]:
+        if isinstance(read, ReadRange):
+            rows = await self._store.read_range(
+                read.topic_id, read.after_id, read.through_id, limits.READ_BYTES_MAX
+            )
+            found = [entry for row in rows for entry in unpack_chunk(row)]
+            return [entry for entry in found if read.after_id < entry.message_id <= read.through_id]
+        rows = await self._store.read_messages(read.topic_id, read.message_ids)
+        wanted = set(read.message_ids)
+        return [entry for row in rows for entry in unpack_chunk(row) if entry.message_id in wanted]
+
+    # -- the timer ----------------------------------------------------------------------------------------
+
+    def _set_timer(self, broker: Broker) -> None:
+        deadline_us = broker.next_deadline_us()
+        if deadline_us is None or (self._timer_us is not None and self._timer_us <= deadline_us):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_us = deadline_us
+        wait_us = max(0, deadline_us - self.now_us()) + _TIMER_SLACK_US
+        self._timer = asyncio.get_running_loop().call_later(wait_us / 1e6, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = self._timer_us = None
+        self.poke()

@@ -1,0 +1,78 @@
+"""Dealing what is ready to those who can take it.
+
+Every consumer that is ready gets an equal part of what is at hand, and the order of the table moves on by one
+with each dealing, so that messages that trickle in one by one go round as well. A consumer whose window or
+response is full passes; its part goes to the others in the next round. Nobody waits for anybody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Generic, Protocol, TypeVar
+
+from pubsubd.flow.window import Window
+
+Item_co = TypeVar("Item_co", covariant=True)
+Item = TypeVar("Item")
+Consumer = TypeVar("Consumer", bound=Window)
+
+
+class Source(Protocol[Item_co]):
+    """Where messages come from: deliverable now, oldest first."""
+
+    def at_hand(self) -> int:
+        """How many messages could be taken now."""
+
+    def take(
+        self, count: int, window_bytes: int, response_bytes: int, fresh: bool
+    ) -> tuple[Sequence[Item_co], int]:
+        """Up to `count` messages, and their size in bytes.
+
+        Takes while the sum is below `window_bytes` and stays within `response_bytes`; into a `fresh` response
+        the first message goes whatever its size.
+        """
+
+
+class Hand(Generic[Consumer, Item]):
+    """What one consumer gets in this dealing."""
+
+    __slots__ = ("consumer", "items", "size")
+
+    def __init__(self, consumer: Consumer) -> None:
+        self.consumer = consumer
+        self.items: list[Item] = []
+        self.size = 0
+
+
+def deal(
+    source: Source[Item], consumers: Sequence[Consumer], first: int, response_bytes: int
+) -> list[Hand[Consumer, Item]]:
+    """Deal what `source` has to `consumers`, beginning with the one at index `first` (modulo their number).
+
+    `response_bytes` is what one consumer may get at a time. Returns the hands that are not empty. Nothing is
+    booked: the caller grants the leases and fills the windows.
+    """
+    start = first % len(consumers)
+    hands: list[Hand[Consumer, Item]] = [
+        Hand(consumer) for consumer in (*consumers[start:], *consumers[:start])
+    ]
+    seated = hands
+    while seated and (left := source.at_hand()):
+        quota = -(-left // len(seated))
+        seated = [hand for hand in seated if _fill(hand, source, quota, response_bytes)]
+    return [hand for hand in hands if hand.items]
+
+
+def _fill(
+    hand: Hand[Consumer, Item], source: Source[Item], quota: int, response_bytes: int
+) -> bool:
+    """Give `hand` up to `quota` messages; False if it can take no more."""
+    room = hand.consumer.room_messages() - len(hand.items)
+    count = min(quota, room)
+    window_bytes = hand.consumer.room_bytes() - hand.size
+    if count <= 0 or window_bytes <= 0:
+        return False
+    items, size = source.take(count, window_bytes, response_bytes - hand.size, not hand.items)
+    hand.items.extend(items)
+    hand.size += size
+    return len(items) == count and count < room

@@ -1,0 +1,1 @@
+"""The gRPC shell: bytes in, bytes out, no rules. `run` puts the server together; see DESIGN.md."""

@@ -1,0 +1,73 @@
+"""The admin service: hooks for tests, on loopback and off by default. See proto/pubsubd/admin/v1/admin.proto."""
+
+from __future__ import annotations
+
+import grpc
+
+from pubsubd.broker.subscription import Subscription
+from pubsubd.engine.engine import Engine
+from pubsubd.model import errors
+from pubsubd.server.calls import Context, guarded, method_handler, parse
+from pubsubd.storage.faults import Fault, Faults
+from pubsubd.wire import admin_pb
+
+SERVICE = "pubsubd.admin.v1.Admin"
+
+
+class Admin:
+    def __init__(self, engine: Engine, faults: Faults) -> None:
+        self._engine = engine
+        self._faults = faults
+
+    def handler(self) -> grpc.GenericRpcHandler:
+        table = {
+            "InjectCommitFault": method_handler("unary_unary", guarded(self._inject_commit_fault)),
+            "GetState": method_handler("unary_unary", guarded(self._get_state)),
+        }
+        return grpc.method_handlers_generic_handler(SERVICE, table)
+
+    async def _inject_commit_fault(self, data: bytes, context: Context) -> bytes:
+        request = parse(admin_pb.InjectCommitFaultRequest, data)
+        if request.fault not in list(Fault):
+            raise errors.bad_argument("fault", "no such fault")
+        if request.commits < 0 or request.skip < 0 or request.stall.ToMicroseconds() < 0:
+            raise errors.bad_argument("commits", "numbers and durations must not be negative")
+        stall_seconds = request.stall.ToMicroseconds() / 1e6
+        self._faults.inject(Fault(request.fault), request.commits, request.skip, stall_seconds)
+        return b""
+
+    async def _get_state(self, data: bytes, context: Context) -> bytes:
+        request = parse(admin_pb.GetStateRequest, data)
+        broker = await self._engine.broker()
+        response = admin_pb.GetStateResponse(
+            commits=self._engine.commits,
+            journal_seq=self._engine.journal_seq,
+            now_us=self._engine.now_us(),
+            subscriptions=[
+                _state(subscription)
+                for subscription in broker.subscriptions()
+                if request.subscription in ("", subscription.name)
+            ],
+        )
+        serialised: bytes = response.SerializeToString()
+        return serialised
+
+
+def _state(subscription: Subscription) -> admin_pb.SubscriptionState:
+    return admin_pb.SubscriptionState(
+        name=subscription.name,
+        sub_id=subscription.sub_id,
+        cursor=subscription.cursor,
+        leased=len(subscription.leases),
+        waiting=subscription.waiting_count,
+        streams=len(subscription.consumers),
+        leases=[
+            admin_pb.Lease(
+                message_id=lease.message_id,
+                generation=lease.generation,
+                attempt=lease.attempt,
+                deadline_us=lease.deadline_us,
+            )
+            for lease in subscription.leases
+        ],
+    )

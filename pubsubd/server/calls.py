@@ -1,0 +1,91 @@
+"""What every handler does: read the request, name the caller, and turn errors into statuses."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, NoReturn, TypeVar
+
+import grpc
+from google.protobuf.any_pb2 import Any as AnyMessage
+from google.protobuf.message import DecodeError
+from google.rpc.error_details_pb2 import ErrorInfo
+from google.rpc.status_pb2 import Status
+
+from pubsubd.eod.answer import DOMAIN, REASON, Answer
+from pubsubd.model import errors
+from pubsubd.model.errors import PubsubError
+
+_log = logging.getLogger("pubsubd.server")
+
+Context = grpc.aio.ServicerContext
+Handler = Callable[[bytes, Context], Awaitable[bytes]]
+Request = TypeVar("Request")
+
+
+def parse(request_class: Callable[[], Request], data: bytes) -> Request:
+    """The request that `data` encodes.
+
+    Raises:
+        InvalidArgument: it encodes none.
+    """
+    try:
+        request: Request = request_class.FromString(data)  # type: ignore[attr-defined]
+    except DecodeError:
+        name = request_class.DESCRIPTOR.name  # type: ignore[attr-defined]
+        raise errors.InvalidArgument(f"The request is not a serialised {name}.") from None
+    return request
+
+
+def client_name(context: Context) -> str:
+    """User agent and host of the caller, by which the journal knows it."""
+    agent = ""
+    for key, value in context.invocation_metadata() or ():
+        if key == "user-agent":
+            agent = str(value)
+            break
+    return f"{agent} {context.peer().rpartition(':')[0]}"
+
+
+async def refuse(context: Context, error: PubsubError) -> NoReturn:
+    await _abort(context, error.status, error.message)
+
+
+async def refuse_ack_ids(context: Context, answer: Answer) -> NoReturn:
+    """End the call with results per ack id."""
+    info = AnyMessage()
+    info.Pack(ErrorInfo(reason=REASON, domain=DOMAIN, metadata=answer.metadata))
+    await _abort(context, answer.status, answer.message, info)
+
+
+async def _abort(context: Context, status: str, message: str, *details: AnyMessage) -> NoReturn:
+    code = grpc.StatusCode[status]
+    # Every refusal carries the details trailer: Python's client takes a failed acknowledgement without one, or
+    # with one that differs from the status in a byte, for a success.
+    whole = Status(code=code.value[0], message=message, details=details)
+    await context.abort(code, message, (("grpc-status-details-bin", whole.SerializeToString()),))
+    raise AssertionError("abort returned")
+
+
+def guarded(handler: Handler) -> Handler:
+    """A handler whose errors are answered. What is no PubsubError is a bug of ours, and logged as one."""
+
+    async def handle(data: bytes, context: Context) -> bytes:
+        try:
+            return await handler(data, context)
+        except PubsubError as error:
+            await refuse(context, error)
+        except grpc.aio.AbortError:
+            raise
+        except Exception:
+            _log.exception("a request could not be handled; this is a bug in pubsubd")
+            # ABORTED, so that clients of every language try again and none takes it for an answer.
+            await _abort(context, "ABORTED", "The server failed to handle the request; its log says more.")
+
+    return handle
+
+
+def method_handler(kind: str, handler: Callable[..., Any]) -> grpc.RpcMethodHandler:
+    """A handler that gets and returns serialised messages."""
+    make: Callable[[Callable[..., Any]], grpc.RpcMethodHandler] = getattr(grpc, f"{kind}_rpc_method_handler")
+    return make(handler)

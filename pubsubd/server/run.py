@@ -1,0 +1,191 @@
+"""The server put together: the one place that knows every room."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import grpc
+from filelock import FileLock, Timeout
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection, reflection_pb2
+
+from pubsubd import __version__
+from pubsubd.engine.engine import Engine, Left
+from pubsubd.logs import configure
+from pubsubd.model import limits
+from pubsubd.server.admin import SERVICE as ADMIN_SERVICE
+from pubsubd.server.admin import Admin
+from pubsubd.server.service import Service
+from pubsubd.settings import LOOPBACK_V4, Settings, Started, StartupError
+from pubsubd.storage.store import StorageFailed, Store, Unusable
+from pubsubd.wire.pool import POOL
+from pubsubd.wire.services import SERVICES
+
+_log = logging.getLogger("pubsubd.server")
+
+_STOP_SECONDS_MAX = 1.0
+
+_OPTIONS = [
+    # A second server on the same port must hear that it is taken.
+    ("grpc.so_reuseport", 0),
+    ("grpc.max_receive_message_length", limits.RECEIVE_BYTES_MAX),
+    ("grpc.max_send_message_length", -1),
+    # Python's client pings every 30 s on streams without data. By default that is answered with GOAWAY after
+    # the second ping, which tears down streams and acks alike.
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 1000),
+    ("grpc.http2.min_ping_interval_without_data_ms", 1000),
+    ("grpc.http2.max_ping_strikes", 0),
+    ("grpc.keepalive_permit_without_calls", 1),
+]
+
+
+async def run(settings: Settings, announce: Callable[[Started], None]) -> str:
+    """Serve until SIGTERM or SIGINT; `announce` is called once the server listens.
+
+    Returns a sentence about what it left.
+
+    Raises:
+        StartupError: one sentence for the person who starts the server.
+    """
+    configure(settings.log_level, settings.log_format)
+    stop = _stop_signal()
+    lock = _lock(settings.data_dir)
+    try:
+        store = await _open(settings)
+        try:
+            return await _serve(settings, store, announce, stop)
+        finally:
+            await store.close()
+    finally:
+        if lock is not None:
+            lock.release()
+
+
+async def _serve(
+    settings: Settings, store: Store, announce: Callable[[Started], None], stop: asyncio.Event
+) -> str:
+    engine = Engine(store, settings.journal)
+    try:
+        await engine.start(__version__)
+    except StorageFailed as failure:
+        raise StartupError(f"the database cannot be written: {failure}") from failure
+    service = Service(engine, settings.ack_batch_policy)
+    server = grpc.aio.server(options=_OPTIONS)
+    server.add_generic_rpc_handlers(tuple(service.handlers()))
+    healths = _add_health_and_reflection(server)
+    admin = grpc.aio.server(options=_OPTIONS)
+    admin.add_generic_rpc_handlers((Admin(engine, store.faults).handler(),))
+    try:
+        port = _bind(server, settings.hosts, settings.port)
+        admin_port = None
+        if settings.admin_port is not None:
+            admin_port = _bind(admin, (LOOPBACK_V4,), settings.admin_port)
+            await admin.start()
+        await server.start()
+        for name in _public_services():
+            await healths.set(name, health_pb2.HealthCheckResponse.SERVING)
+        _tune_garbage_collection()
+        announce(Started(port, settings.hosts, admin_port))
+        await _until(stop, engine)
+        await healths.enter_graceful_shutdown()
+        await service.close()
+    finally:
+        await server.stop(_STOP_SECONDS_MAX)
+        await admin.stop(None)
+        left = await engine.stop()
+    return _farewell(left)
+
+
+async def _until(stop: asyncio.Event, engine: Engine) -> None:
+    """Until the signal, or until the commit loop ends, which it must not."""
+    waiting = asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait([waiting, engine.loop_task], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        waiting.cancel()
+    if engine.loop_task.done():
+        engine.loop_task.result()
+
+
+def _stop_signal() -> asyncio.Event:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        try:
+            loop.add_signal_handler(number, stop.set)
+        except NotImplementedError:  # Windows
+            signal.signal(number, lambda *_: loop.call_soon_threadsafe(stop.set))
+    return stop
+
+
+def _lock(directory: Path | None) -> FileLock | None:
+    if directory is None:
+        return None
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(directory / "pubsubd.lock")
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise StartupError(f"another pubsubd is using the data directory {directory}") from None
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise StartupError(f"the data directory {directory} cannot be used: {reason}") from error
+    return lock
+
+
+async def _open(settings: Settings) -> Store:
+    try:
+        return await Store.open(settings.data_dir, settings.durability)
+    except Unusable as error:
+        raise StartupError(str(error)) from error
+
+
+def _bind(server: grpc.aio.Server, hosts: tuple[str, ...], port: int) -> int:
+    """Listen on every host, all on one port; 0 picks a free one."""
+    bound = port
+    for host in hosts:
+        address = f"[{host}]:{bound}" if ":" in host else f"{host}:{bound}"
+        try:
+            bound = server.add_insecure_port(address)
+        except RuntimeError:
+            bound = 0
+        if not bound:
+            raise StartupError(
+                f"cannot listen on {address}: the port is taken or the address is not this machine's "
+                "(--port 0 picks a free port)"
+            )
+    return bound
+
+
+def _public_services() -> list[str]:
+    return [name for name in SERVICES if name != ADMIN_SERVICE]
+
+
+def _add_health_and_reflection(server: grpc.aio.Server) -> health.aio.HealthServicer:
+    healths = health.aio.HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(healths, server)
+    # Reflection answers from the pool that holds our message types; these two files come with their libraries.
+    for module in (health_pb2, reflection_pb2):
+        POOL.AddSerializedFile(module.DESCRIPTOR.serialized_pb)
+    names = [*_public_services(), health.SERVICE_NAME, reflection.SERVICE_NAME]
+    reflection.enable_server_reflection(names, server, pool=POOL)
+    return healths
+
+
+def _tune_garbage_collection() -> None:
+    """What is there now stays; and what is outstanding is too much to be walked for every thousand objects."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
+
+
+def _farewell(left: Left) -> str:
+    return (
+        f"stopped: {left.owed} messages owed by {left.subscriptions} subscriptions, "
+        f"{left.leased} of them with an open lease"
+    )

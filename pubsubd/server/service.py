@@ -1,0 +1,218 @@
+"""The unary methods of Publisher and Subscriber, and the table of all methods that the server knows."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+
+from pubsubd.broker.broker import Broker
+from pubsubd.broker.effects import Delivery
+from pubsubd.broker.subscription import Refusal, Subscription
+from pubsubd.engine.engine import Engine, NotSettled
+from pubsubd.eod import answer
+from pubsubd.model import errors, limits
+from pubsubd.model.errors import PubsubError
+from pubsubd.server import responses
+from pubsubd.server.calls import (
+    Context,
+    Handler,
+    client_name,
+    guarded,
+    method_handler,
+    parse,
+    refuse_ack_ids,
+)
+from pubsubd.server.refusals import log_refusals
+from pubsubd.server.stream import Streams
+from pubsubd.wire import pb
+from pubsubd.wire.services import SERVICES, Method
+
+_EMPTY = b""
+
+
+class Pulled:
+    """A Pull that waits; the Shell of its consumer."""
+
+    def __init__(self) -> None:
+        self.outcome: asyncio.Future[Delivery | None] = asyncio.get_running_loop().create_future()
+
+    def deliver(self, delivery: Delivery) -> None:
+        if not self.outcome.done():
+            self.outcome.set_result(delivery)
+
+    def not_delivered(self) -> None:
+        if not self.outcome.done():
+            self.outcome.set_result(None)
+
+    def close(self, error: PubsubError) -> None:
+        if not self.outcome.done():
+            self.outcome.set_exception(error)
+
+    def properties_changed(self) -> None:
+        """A Pull response says nothing about the subscription."""
+
+
+class Service:
+    def __init__(self, engine: Engine, policy: answer.Policy) -> None:
+        self.streams = Streams(engine)
+        self._engine = engine
+        self._policy = policy
+        self._pulls: set[Pulled] = set()
+        self._stopping = False
+
+    def handlers(self) -> list[grpc.GenericRpcHandler]:
+        """Every method of every service in `proto/google`; those without behaviour yet say so."""
+        ours = self._table()
+        found = []
+        for service, methods in SERVICES.items():
+            if service.startswith("google.pubsub."):
+                table = {name: self._handler(method, ours.get(name)) for name, method in methods.items()}
+                found.append(grpc.method_handlers_generic_handler(service, table))
+        return found
+
+    async def close(self) -> None:
+        """Before the server stops: end streams and waiting pulls in the way their clients expect."""
+        self._stopping = True
+        for pulled in self._pulls:
+            pulled.not_delivered()
+        await self.streams.close_all(
+            errors.Unavailable("The server is stopping; open the stream again.")
+        )
+
+    def _handler(self, method: Method, handler: Handler | None) -> grpc.RpcMethodHandler:
+        if method.server_streaming:
+            return method_handler("stream_stream", self.streams.streaming_pull)
+        return method_handler("unary_unary", guarded(handler or _later(method.name)))
+
+    def _table(self) -> dict[str, Handler]:
+        return {
+            "CreateTopic": self._change(pb.Topic, Broker.create_topic),
+            "UpdateTopic": self._change(pb.UpdateTopicRequest, Broker.update_topic),
+            "GetTopic": self._look(pb.GetTopicRequest, Broker.get_topic),
+            "ListTopics": self._look(pb.ListTopicsRequest, Broker.list_topics),
+            "ListTopicSubscriptions": self._look(
+                pb.ListTopicSubscriptionsRequest, Broker.list_topic_subscriptions
+            ),
+            "DeleteTopic": self._change(pb.DeleteTopicRequest, Broker.delete_topic),
+            "Publish": self._publish,
+            "DetachSubscription": self._change(pb.DetachSubscriptionRequest, Broker.detach_subscription),
+            "CreateSubscription": self._create_subscription,
+            "UpdateSubscription": self._change(pb.UpdateSubscriptionRequest, Broker.update_subscription),
+            "GetSubscription": self._look(pb.GetSubscriptionRequest, Broker.get_subscription),
+            "ListSubscriptions": self._look(pb.ListSubscriptionsRequest, Broker.list_subscriptions),
+            "DeleteSubscription": self._change(pb.DeleteSubscriptionRequest, Broker.delete_subscription),
+            "Pull": self._pull,
+            "Acknowledge": self._acknowledge,
+            "ModifyAckDeadline": self._modify_ack_deadline,
+        }
+
+    def _look(self, request_class: Any, command: Callable[[Broker, Any], Any]) -> Handler:
+        async def handle(data: bytes, context: Context) -> bytes:
+            request = parse(request_class, data)
+            return _serialised(command(await self._engine.broker(), request))
+
+        return handle
+
+    def _change(self, request_class: Any, command: Callable[[Broker, Any, int], Any]) -> Handler:
+        async def handle(data: bytes, context: Context) -> bytes:
+            request = parse(request_class, data)
+            response = _serialised(command(await self._engine.broker(), request, self._engine.now_us()))
+            await self._engine.settled()
+            return response
+
+        return handle
+
+    async def _create_subscription(self, data: bytes, context: Context) -> bytes:
+        request = parse(pb.Subscription, data)
+        broker = await self._engine.broker()
+        shown = broker.create_subscription(request, str(uuid.uuid4()), self._engine.now_us())
+        await self._engine.settled()
+        return _serialised(shown)
+
+    async def _publish(self, data: bytes, context: Context) -> bytes:
+        request = parse(pb.PublishRequest, data)
+        broker = await self._engine.broker()
+        now_us = self._engine.now_us()
+        message_ids = broker.publish(request, len(data), broker.caller(client_name(context), now_us), now_us)
+        await self._engine.settled()
+        return _serialised(pb.PublishResponse(message_ids=message_ids))
+
+    async def _acknowledge(self, data: bytes, context: Context) -> bytes:
+        request = parse(pb.AcknowledgeRequest, data)
+        return await self._on_ack_ids("ack", Broker.acknowledge, request, data, context)
+
+    async def _modify_ack_deadline(self, data: bytes, context: Context) -> bytes:
+        request = parse(pb.ModifyAckDeadlineRequest, data)
+        return await self._on_ack_ids(
+            "modify_ack_deadline", Broker.modify_ack_deadline, request, data, context
+        )
+
+    async def _on_ack_ids(
+        self,
+        operation: str,
+        command: Callable[..., tuple[Subscription, list[Refusal]]],
+        request: Any,
+        data: bytes,
+        context: Context,
+    ) -> bytes:
+        try:
+            broker = await self._engine.broker()
+            now_us = self._engine.now_us()
+            caller = broker.caller(client_name(context), now_us)
+            subscription, refused = command(broker, request, len(data), caller, now_us)
+            await self._engine.settled()
+        except NotSettled:
+            await refuse_ack_ids(context, answer.undecided(request.ack_ids))
+        if refused:
+            log_refusals(operation, subscription.name, refused)
+            failed = {refusal.ack_id: answer.PERMANENT for refusal in refused}
+            found = answer.answer(request.ack_ids, failed, self._policy)
+            assert found is not None
+            await refuse_ack_ids(context, found)
+        return _EMPTY
+
+    async def _pull(self, data: bytes, context: Context) -> bytes:
+        request = parse(pb.PullRequest, data)
+        broker = await self._engine.broker()
+        pulled = Pulled()
+        caller = broker.caller(client_name(context), self._engine.now_us())
+        consumer = broker.open_pull(request, caller, pulled)
+        self._engine.poke()
+        wait_seconds = limits.PULL_IMMEDIATE_SECONDS if request.return_immediately else _patience(context)
+        self._pulls.add(pulled)
+        try:
+            if not self._stopping:
+                await asyncio.wait([pulled.outcome], timeout=wait_seconds)
+            if not pulled.outcome.done() and consumer not in consumer.subscription.consumers:
+                # Granted, and being committed: what it takes now has a lease.
+                await asyncio.wait([pulled.outcome])
+        finally:
+            self._pulls.discard(pulled)
+            broker = await self._engine.broker()
+            broker.close_pull(consumer)
+        delivery = pulled.outcome.result() if pulled.outcome.done() else None
+        return responses.received_messages(delivery.leases, delivery.datas) if delivery else _EMPTY
+
+
+def _patience(context: Context) -> float:
+    """How long an empty Pull may wait, in seconds."""
+    remaining = context.time_remaining()
+    if remaining is None or remaining <= 2 * limits.PULL_MARGIN_SECONDS:
+        return limits.PULL_WAIT_SECONDS_MAX
+    return min(limits.PULL_WAIT_SECONDS_MAX, remaining - limits.PULL_MARGIN_SECONDS)
+
+
+def _serialised(message: Any) -> bytes:
+    data: bytes = _EMPTY if message is None else message.SerializeToString()
+    return data
+
+
+def _later(name: str) -> Handler:
+    async def handle(data: bytes, context: Context) -> bytes:
+        raise errors.Unimplemented(f"{name} is not implemented in this version of pubsubd.")
+
+    return handle

@@ -1,0 +1,261 @@
+"""StreamingPull: one reader and one writer around a consumer.
+
+Theory of operation. The writer takes what is in front of it: control responses (pongs, confirmations, changed
+properties) before deliveries. When it begins to write a delivery it says so, and the engine may grant the next
+one: so one response is in commit, or waits committed, while the previous one is being written, and never more.
+A client that does not read therefore stops the granting of leases. A control response waits for no delivery
+but the one that the transport already has.
+
+A stream ends for one reason, `_end`: the client half-closed (OK), or an error. Returning from the handler
+would mean OK and an escaped exception UNKNOWN, and both stop some clients for good; so every other end is an
+abort, UNAVAILABLE where the client should come back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from collections.abc import Sequence
+
+import grpc
+
+from pubsubd.broker.broker import Broker
+from pubsubd.broker.consumer import Consumer
+from pubsubd.broker.effects import Delivery
+from pubsubd.broker.subscription import Refusal
+from pubsubd.engine.engine import Engine, NotSettled
+from pubsubd.model import errors, limits
+from pubsubd.model.errors import PubsubError
+from pubsubd.model.requests import check_streaming_pull_later
+from pubsubd.server import responses
+from pubsubd.server.calls import Context, client_name, parse, refuse
+from pubsubd.server.refusals import log_refusals
+from pubsubd.wire import pb
+
+_log = logging.getLogger("pubsubd.server")
+
+_DONE = errors.Unavailable("the client has closed its side of the stream")
+
+
+class Stream:
+    """One open StreamingPull; the Shell of its consumer."""
+
+    def __init__(self, engine: Engine, context: Context) -> None:
+        self._engine = engine
+        self._context = context
+        self._control: deque[bytes] = deque()
+        self._delivery: Delivery | None = None
+        self._something = asyncio.Event()
+        self._end: PubsubError | None = None
+        self._protocol_version = 0
+        self._consumer: Consumer
+        self._confirming: set[asyncio.Task[None]] = set()
+
+    # -- Shell --------------------------------------------------------------------------------------------
+
+    def deliver(self, delivery: Delivery) -> None:
+        self._delivery = delivery
+        self._something.set()
+
+    def not_delivered(self) -> None:
+        if self._end is None:
+            self._engine.set_ready(self._consumer)
+
+    def close(self, error: PubsubError) -> None:
+        if self._end is None:
+            self._end = error
+            self._something.set()
+
+    def properties_changed(self) -> None:
+        # Clients of the first protocol version do not expect a response without messages.
+        if self._protocol_version >= 1:
+            self._send(b"")
+
+    # -- the call -----------------------------------------------------------------------------------------
+
+    async def serve(self) -> None:
+        first = await self._open()
+        opened_us = self._engine.now_us()
+        tasks = [
+            asyncio.create_task(self._read(first)),
+            asyncio.create_task(self._write()),
+        ]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            await self._wind_up(tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            broker = await self._engine.broker()
+            broker.close_stream(self._consumer, opened_us, self._engine.now_us())
+            self._engine.poke()
+        if self._end is not None and self._end is not _DONE:
+            await refuse(self._context, self._end)
+
+    async def _open(self) -> pb.StreamingPullRequest:
+        """Read and check the first request, and open the stream."""
+        data = await self._context.read()
+        try:
+            if data is grpc.aio.EOF:
+                raise errors.InvalidArgument("The stream was closed before its first request.")
+            request = parse(pb.StreamingPullRequest, data)
+            broker = await self._engine.broker()
+            self._consumer = broker.open_stream(
+                request, len(data), client_name(self._context), self._engine.now_us(), self
+            )
+        except PubsubError as error:
+            await refuse(self._context, error)
+        self._protocol_version = request.protocol_version
+        # Some clients wait for metadata before they count the stream as open.
+        await self._context.send_initial_metadata(())
+        self.properties_changed()
+        return request
+
+    async def _wind_up(self, tasks: Sequence[asyncio.Task[None]]) -> None:
+        """One of the two has ended: let the other finish what it is at, and raise what went wrong."""
+        reader, writer = tasks
+        if reader.done() and reader.exception() is None and self._end is None:
+            # Half-closed: nothing new is assigned, and what was received is answered.
+            broker = await self._engine.broker()
+            broker.stop_assigning(self._consumer)
+            if self._confirming:
+                await asyncio.wait(self._confirming, timeout=limits.HALF_CLOSE_SECONDS_MAX)
+            self.close(_DONE)
+        if not writer.done():
+            await asyncio.wait([writer], timeout=limits.HALF_CLOSE_SECONDS_MAX)
+        for task in tasks:
+            if task.done() and not task.cancelled() and (error := task.exception()) is not None:
+                if not isinstance(error, PubsubError):
+                    _log.error("a stream failed; this is a bug in pubsubd", exc_info=error)
+                    error = errors.Unavailable("the stream was interrupted; open it again")
+                self._end = error
+
+    # -- requests -----------------------------------------------------------------------------------------
+
+    async def _read(self, first: pb.StreamingPullRequest) -> None:
+        engine = self._engine
+        # The first request may carry acks and extensions of an earlier stream.
+        first.stream_ack_deadline_seconds = 0
+        self._handle(await engine.broker(), first)
+        engine.set_ready(self._consumer)
+        while (data := await self._context.read()) is not grpc.aio.EOF:
+            request = parse(pb.StreamingPullRequest, data)
+            check_streaming_pull_later(request, len(data))
+            if self._protocol_version >= 1 and not self._control:
+                self._send(b"")
+            while len(self._confirming) >= limits.STREAM_REQUESTS_UNCONFIRMED_MAX:
+                await asyncio.wait(self._confirming, return_when=asyncio.FIRST_COMPLETED)
+            self._handle(await engine.broker(), request)
+
+    def _handle(self, broker: Broker, request: pb.StreamingPullRequest) -> None:
+        verdict = broker.stream_request(self._consumer, request, self._engine.now_us())
+        if not request.ack_ids and not request.modify_deadline_ack_ids:
+            return
+        subscription = self._consumer.subscription
+        log_refusals("ack", subscription.name, verdict.refused_acks)
+        log_refusals("modify_ack_deadline", subscription.name, verdict.refused_extensions)
+        self._engine.poke()
+        if subscription.exactly_once:
+            task = asyncio.create_task(
+                self._confirm(request, verdict.refused_acks, verdict.refused_extensions)
+            )
+            self._confirming.add(task)
+            task.add_done_callback(self._confirming.discard)
+
+    async def _confirm(
+        self,
+        request: pb.StreamingPullRequest,
+        refused_acks: Sequence[Refusal],
+        refused_extensions: Sequence[Refusal],
+    ) -> None:
+        settled = True
+        try:
+            await self._engine.settled()
+        except NotSettled:
+            settled = False
+        ack_ids, extended = request.ack_ids, request.modify_deadline_ack_ids
+        self._send(
+            responses.confirmation(
+                _sorted_out(ack_ids, refused_acks, settled) if ack_ids else None,
+                _sorted_out(extended, refused_extensions, settled) if extended else None,
+            )
+        )
+
+    # -- responses ----------------------------------------------------------------------------------------
+
+    def _send(self, response: bytes) -> None:
+        self._control.append(response)
+        self._something.set()
+
+    async def _write(self) -> None:
+        write = self._context.write
+        while True:
+            if self._end is not None and (self._end is not _DONE or not self._control):
+                return
+            if self._control:
+                await write(self._control.popleft() + self._properties())
+            elif self._delivery is not None:
+                await self._write_delivery()
+            else:
+                await self._something.wait()
+                self._something.clear()
+
+    async def _write_delivery(self) -> None:
+        delivery, self._delivery = self._delivery, None
+        assert delivery is not None
+        self._engine.set_ready(self._consumer)
+        if self._engine.now_us() - delivery.delivered_us > limits.DELIVERY_DELAY_US_MAX:
+            # It waited behind a client that did not read. Its leases are old: let them lapse.
+            return
+        received = responses.received_messages(delivery.leases, delivery.datas)
+        await self._context.write(received + self._properties())
+
+    def _properties(self) -> bytes:
+        resource = self._consumer.subscription.resource
+        return responses.properties(
+            resource.enable_exactly_once_delivery, resource.enable_message_ordering
+        )
+
+
+class Streams:
+    """All open streams, so that they can be closed before the server stops."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._open: dict[Stream, asyncio.Task[None] | None] = {}
+        self._closing: PubsubError | None = None
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    async def streaming_pull(self, _requests: object, context: Context) -> None:
+        if self._closing is not None:
+            await refuse(context, self._closing)
+        stream = Stream(self._engine, context)
+        self._open[stream] = asyncio.current_task()
+        try:
+            await stream.serve()
+        finally:
+            del self._open[stream]
+
+    async def close_all(self, error: PubsubError) -> None:
+        """End every stream with `error`, and wait until its client was told."""
+        self._closing = error
+        tasks = [task for task in self._open.values() if task is not None]
+        for stream in self._open:
+            stream.close(error)
+        if tasks:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait(tasks, timeout=limits.CLOSE_STREAMS_SECONDS_MAX)
+
+
+def _sorted_out(
+    ack_ids: Sequence[str], refused: Sequence[Refusal], settled: bool
+) -> tuple[list[str], list[str], list[str]]:
+    invalid = {refusal.ack_id: None for refusal in refused}
+    good = [ack_id for ack_id in dict.fromkeys(ack_ids) if ack_id not in invalid]
+    if not settled:
+        return [], [], list(dict.fromkeys(ack_ids))
+    return good, list(invalid), []

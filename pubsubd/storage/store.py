@@ -1,0 +1,355 @@
+"""The database file: opened, read at start, written one commit at a time.
+
+Theory of operation. The writer is one aiosqlite connection with its own thread; a commit is one hop to it, and
+everything in it is one transaction. Reads of cold messages have a connection and a thread of their own, which
+the write-ahead log lets run beside the writer. What a commit carries is decided elsewhere: here it is rows.
+
+Durability. `process`: synchronous=NORMAL; a committed transaction is in the operating system's hands, so it
+survives the death of the process. `power`: synchronous=FULL; it is flushed to the device before `commit`
+returns. In memory nothing survives.
+"""
+
+from __future__ import annotations
+
+import secrets
+import sqlite3
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeVar
+
+import aiosqlite
+
+from pubsubd.storage.faults import Fault, Faults
+
+APPLICATION_ID = 0x50756253  # "PubS"
+SCHEMA_VERSION = 1
+FILE_NAME = "pubsubd.sqlite3"
+
+_PAGE_BYTES = 8192
+_CACHE_KIB = 16 * 1024
+# Rows of old endings removed beside each commit that adds some.
+_ENDINGS_FORGOTTEN_MAX = 500
+_TRIM_ROWS_MAX = 16
+
+Durability = Literal["process", "power"]
+Result = TypeVar("Result")
+
+
+class Unusable(Exception):
+    """The database cannot be opened; the text is one sentence for the person who starts the server."""
+
+
+class StorageFailed(Exception):
+    """The database could not be read or written. Of a commit nothing may be counted on: it is not known
+    whether it is in the file, and what the file holds must be loaded again."""
+
+
+@dataclass
+class Commit:
+    """Rows of one transaction, each shaped for its table."""
+
+    oplog: bytes
+    oplog_is_checkpoint: bool = False  # it replaces all earlier rows
+    chunks: Sequence[tuple[int, int, bytes]] = ()
+    topics: Sequence[tuple[int, str, bool, bytes]] = ()
+    topics_gone: Sequence[int] = ()
+    subscriptions: Sequence[tuple[int, int, str, int, bytes]] = ()
+    subscriptions_gone: Sequence[int] = ()
+    endings: Sequence[tuple[int, int, int, int, int]] = ()
+    endings_kept_from_us: int = 0
+    journal: tuple[int, int, int, bytes] | None = None
+    journal_details: Sequence[tuple[int, str]] = ()
+    journal_drop_through: int = 0
+    trims: dict[int, int] = field(default_factory=dict)  # topic_id: messages up to this id are not needed
+    clean: bool = False  # the last commit before an orderly end
+
+
+class Loaded(NamedTuple):
+    """Everything but messages."""
+
+    topics: list[tuple[int, str, int, bytes]]
+    subscriptions: list[tuple[int, int, str, int, bytes]]
+    endings: list[tuple[int, int, int, int, int]]
+    oplog: list[bytes]
+    journal_rows: list[tuple[int, int, int]]  # (first_seq, n, bytes)
+
+
+class _Connection(aiosqlite.Connection):
+    """A connection whose thread runs whole functions: one hop for a transaction instead of one per statement."""
+
+    async def run(self, function: Callable[..., Result], *args: Any) -> Result:
+        # aiosqlite has no public name for this; without it a commit would be five hops and not one.
+        result: Result = await self._execute(function, self._conn, *args)  # type: ignore[no-untyped-call]
+        return result
+
+
+class Store:
+    """One open database. Use `open` and `close`."""
+
+    def __init__(self, writer: _Connection, reader: _Connection, secret: bytes, boot: int, clean: bool) -> None:
+        self.secret = secret
+        self.boot = boot
+        self.was_clean = clean
+        self.faults = Faults()
+        self._writer = writer
+        self._reader = reader
+        self._trims: dict[int, int] = {}
+
+    @classmethod
+    async def open(cls, directory: Path | None, durability: Durability) -> Store:
+        """Open the database in `directory`, or one in memory.
+
+        Raises:
+            Unusable: it is not ours, is of a later version, or cannot be read or written.
+        """
+        path = ":memory:" if directory is None else str(directory / FILE_NAME)
+        writer = _Connection(lambda: sqlite3.connect(path, isolation_level=None), 64)
+        try:
+            await writer
+            secret, boot, clean = await writer.run(_prepare, durability, path)
+        except sqlite3.Error as error:
+            await writer.close()
+            raise Unusable(f"the database {path} cannot be used: {error}") from error
+        except Unusable:
+            await writer.close()
+            raise
+        reader = writer
+        if directory is not None:
+            reader = _Connection(lambda: sqlite3.connect(path, isolation_level=None), 64)
+            await reader
+            await reader.run(_tune)
+        return cls(writer, reader, secret, boot, clean)
+
+    async def close(self) -> None:
+        if self._reader is not self._writer:
+            await self._reader.close()
+        await self._writer.close()
+
+    async def load(self) -> Loaded:
+        """What was last committed.
+
+        Raises:
+            StorageFailed: it cannot be read at present.
+        """
+        try:
+            return await self._writer.run(_load)
+        except sqlite3.Error as error:
+            raise StorageFailed(str(error)) from error
+
+    async def commit(self, commit: Commit) -> None:
+        """Make `commit` durable at the configured level before returning.
+
+        Raises:
+            StorageFailed: nothing was written, or it is not known whether it was.
+        """
+        for topic_id, through_id in commit.trims.items():
+            self._trims[topic_id] = through_id
+        trims = dict(self._trims)
+        try:
+            trimmed = await self._writer.run(_transact, commit, trims, self.faults)
+        except (sqlite3.Error, OSError) as error:
+            raise StorageFailed(str(error)) from error
+        for topic_id in trimmed:
+            if self._trims.get(topic_id) == trims[topic_id]:
+                del self._trims[topic_id]
+
+    @property
+    def has_rows_to_trim(self) -> bool:
+        """Whether further commits have finished messages to remove."""
+        return bool(self._trims)
+
+    async def read_range(self, topic_id: int, after_id: int, through_id: int, bytes_max: int) -> list[bytes]:
+        """Chunks that hold messages after `after_id`, in order, beginning not after `through_id`; about `bytes_max`."""
+        try:
+            return await self._reader.run(_read_range, topic_id, after_id, through_id, bytes_max)
+        except sqlite3.Error as error:
+            raise StorageFailed(str(error)) from error
+
+    async def read_messages(self, topic_id: int, message_ids: Sequence[int]) -> list[bytes]:
+        """The chunks that hold these messages, ids ascending; each chunk once."""
+        try:
+            return await self._reader.run(_read_messages, topic_id, message_ids)
+        except sqlite3.Error as error:
+            raise StorageFailed(str(error)) from error
+
+    async def read_journal(self) -> tuple[list[tuple[int, int, int, bytes]], dict[int, str]]:
+        """The tail of the journal: its rows and its details."""
+        return await self._reader.run(_read_journal)
+
+
+# Everything below runs in a connection's thread.
+
+
+def _tune(connection: sqlite3.Connection) -> None:
+    connection.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
+    connection.execute("PRAGMA temp_store = MEMORY")
+
+
+def _prepare(connection: sqlite3.Connection, durability: Durability, path: str) -> tuple[bytes, int, bool]:
+    _check_ours(connection, path)
+    connection.execute(f"PRAGMA page_size = {_PAGE_BYTES}")
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute(f"PRAGMA synchronous = {'FULL' if durability == 'power' else 'NORMAL'}")
+    _tune(connection)
+    connection.execute("BEGIN IMMEDIATE")
+    if not connection.execute("PRAGMA user_version").fetchone()[0]:
+        _create(connection)
+    secret, boot, clean = connection.execute("SELECT secret, boot, clean FROM server").fetchone()
+    connection.execute("UPDATE server SET boot = boot + 1, clean = 0")
+    connection.execute("COMMIT")
+    return secret, boot + 1, bool(clean)
+
+
+def _check_ours(connection: sqlite3.Connection, path: str) -> None:
+    application_id = connection.execute("PRAGMA application_id").fetchone()[0]
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    empty = not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    if application_id != APPLICATION_ID and not (empty and application_id == 0 and version == 0):
+        raise Unusable(f"{path} is the database of another program, and pubsubd does not touch it")
+    if version > SCHEMA_VERSION:
+        raise Unusable(
+            f"{path} was written by a newer pubsubd (layout {version}, this one knows {SCHEMA_VERSION}); "
+            "use that version, or another data directory"
+        )
+
+
+def _create(connection: sqlite3.Connection) -> None:
+    script = resources.files("pubsubd.storage").joinpath("schema.sql").read_text()
+    without_comments = "\n".join(line.partition("--")[0] for line in script.splitlines())
+    for statement in without_comments.split(";"):
+        if statement.strip():
+            connection.execute(statement)
+    connection.execute("INSERT INTO server VALUES (?, 0, 1)", (secrets.token_bytes(32),))
+    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+
+def _load(connection: sqlite3.Connection) -> Loaded:
+    if connection.in_transaction:
+        connection.execute("ROLLBACK")
+    connection.execute("BEGIN")
+    try:
+        return Loaded(
+            connection.execute("SELECT topic_id, name, deleted, resource FROM topic ORDER BY 1").fetchall(),
+            connection.execute(
+                "SELECT sub_id, topic_id, name, start_id, resource FROM subscription ORDER BY 1"
+            ).fetchall(),
+            connection.execute(
+                "SELECT sub_id, message_id, generation, ending, at_us FROM ending ORDER BY ending_id"
+            ).fetchall(),
+            [data for (data,) in connection.execute("SELECT data FROM oplog ORDER BY commit_id")],
+            connection.execute(
+                "SELECT first_seq, n, length(data) FROM journal_tail ORDER BY first_seq"
+            ).fetchall(),
+        )
+    finally:
+        connection.execute("ROLLBACK")
+
+
+def _transact(
+    connection: sqlite3.Connection, commit: Commit, trims: dict[int, int], faults: Faults
+) -> list[int]:
+    """Returns the topics of `trims` that have no more rows to remove."""
+    fault = faults.begin()
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        _write(connection, commit)
+        done = [topic_id for topic_id, through_id in trims.items() if _trim(connection, topic_id, through_id)]
+        faults.kill_if(fault is Fault.KILL_BEFORE_COMMIT)
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+    faults.kill_if(fault is Fault.KILL_AFTER_COMMIT)
+    return done
+
+
+def _write(connection: sqlite3.Connection, commit: Commit) -> None:
+    execute, executemany = connection.execute, connection.executemany
+    if commit.chunks:
+        executemany("INSERT INTO chunk VALUES (?, ?, ?)", commit.chunks)
+    if commit.oplog_is_checkpoint:
+        execute("DELETE FROM oplog")
+    execute("INSERT INTO oplog (data) VALUES (?)", (commit.oplog,))
+    if commit.journal is not None:
+        execute("INSERT INTO journal_tail VALUES (?, ?, ?, ?)", commit.journal)
+    if commit.journal_details:
+        executemany("INSERT INTO journal_detail VALUES (?, ?)", commit.journal_details)
+    if commit.journal_drop_through:
+        through = (commit.journal_drop_through,)
+        execute("DELETE FROM journal_tail WHERE first_seq <= ?", through)
+        execute("DELETE FROM journal_detail WHERE seq <= ?", through)
+    if commit.endings:
+        executemany(
+            "INSERT INTO ending (sub_id, message_id, generation, ending, at_us) VALUES (?, ?, ?, ?, ?)",
+            commit.endings,
+        )
+        execute(
+            "DELETE FROM ending WHERE ending_id IN (SELECT ending_id FROM ending ORDER BY ending_id LIMIT ?)"
+            " AND at_us < ?",
+            (_ENDINGS_FORGOTTEN_MAX, commit.endings_kept_from_us),
+        )
+    if commit.topics:
+        executemany("INSERT OR REPLACE INTO topic VALUES (?, ?, ?, ?)", commit.topics)
+    if commit.topics_gone:
+        executemany("DELETE FROM topic WHERE topic_id = ?", [(gone,) for gone in commit.topics_gone])
+    if commit.subscriptions:
+        executemany("INSERT OR REPLACE INTO subscription VALUES (?, ?, ?, ?, ?)", commit.subscriptions)
+    if commit.subscriptions_gone:
+        executemany("DELETE FROM subscription WHERE sub_id = ?", [(gone,) for gone in commit.subscriptions_gone])
+    if commit.clean:
+        execute("UPDATE server SET clean = 1")
+
+
+def _trim(connection: sqlite3.Connection, topic_id: int, through_id: int) -> bool:
+    """Remove a few rows of finished messages; whether none are left."""
+    removed = connection.execute(
+        "DELETE FROM chunk WHERE topic_id = ?1 AND last_id IN"
+        " (SELECT last_id FROM chunk WHERE topic_id = ?1 AND last_id <= ?2 ORDER BY last_id LIMIT ?3)",
+        (topic_id, through_id, _TRIM_ROWS_MAX),
+    ).rowcount
+    return removed < _TRIM_ROWS_MAX
+
+
+def _read_range(
+    connection: sqlite3.Connection, topic_id: int, after_id: int, through_id: int, bytes_max: int
+) -> list[bytes]:
+    found: list[bytes] = []
+    size = 0
+    # A chunk that ends after `through_id` may begin before it, so the first of those belongs to the answer.
+    rows: Iterable[tuple[int, bytes]] = connection.execute(
+        "SELECT last_id, data FROM chunk WHERE topic_id = ? AND last_id > ? ORDER BY last_id",
+        (topic_id, after_id),
+    )
+    for last_id, data in rows:
+        found.append(data)
+        size += len(data)
+        if size >= bytes_max or last_id >= through_id:
+            break
+    return found
+
+
+def _read_messages(connection: sqlite3.Connection, topic_id: int, message_ids: Sequence[int]) -> list[bytes]:
+    found: list[bytes] = []
+    last_found = 0
+    for message_id in message_ids:
+        if message_id <= last_found:
+            continue
+        row = connection.execute(
+            "SELECT last_id, data FROM chunk WHERE topic_id = ? AND last_id >= ? ORDER BY last_id LIMIT 1",
+            (topic_id, message_id),
+        ).fetchone()
+        if row is not None:
+            last_found, data = row
+            found.append(data)
+    return found
+
+
+def _read_journal(
+    connection: sqlite3.Connection,
+) -> tuple[list[tuple[int, int, int, bytes]], dict[int, str]]:
+    rows = connection.execute("SELECT first_seq, n, version, data FROM journal_tail ORDER BY 1").fetchall()
+    return rows, dict(connection.execute("SELECT seq, detail FROM journal_detail").fetchall())

@@ -26,7 +26,7 @@ class Settings:
     outstanding: int = size(0, "max_outstanding_messages of the draining stream; 0 is no limit", least=0)
     drain_seconds: int = size(300, "give a drain up after so many seconds")
     latency_rate: int = size(1_000, "messages per second, one per Publish request")
-    latency_seconds: float = size(10, "seconds for which the latency is measured", full=30)
+    latency_seconds: float = size(5, "seconds for which the latency is measured", full=30)
     ack_interval_ms: float = size(10, "milliseconds between acknowledgements of the latency's receiver")
     backlog: int = size(100_000, "messages of the large backlog", full=1_000_000)
     backlog_small: int = size(10_000, "messages of the small backlog it is compared with")

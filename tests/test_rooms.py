@@ -67,12 +67,15 @@ ROOMS = {
     # Neither knows what the broker is made of, and storage not what a journal record is.
     "journal": shell("eod", "model", never={"grpc"}),
     "storage": shell("model", "settings", never={"grpc"}),
-    "server": shell("engine", "logs", "model", "settings", "wire", never=DATABASES),
+    "server": shell("engine", "eod", "logs", "model", "settings", "wire", never=DATABASES),
     "settings": shell(never=WORLD - {"pathlib", "platformdirs", "socket"}),
     "logs": shell("settings", never={"grpc"}),
     "cli": shell("logs", "server", "settings", never=DATABASES | {"google", "grpc"}),
     "__main__": shell("cli"),
 }
+
+# Of these a room may know what the package itself offers, and none of its modules.
+INTERFACES = {"server": frozenset({"broker"})}
 
 # The one place where a server is put together out of its parts.
 COMPOSITION = {"pubsubd.server.run": frozenset({"broker", "eod", "flow", "journal", "storage"})}
@@ -110,6 +113,12 @@ def calls(tree: ast.AST) -> Iterator[str]:
             yield ast.unparse(node.func)
 
 
+def is_offered(name: str) -> bool:
+    """Whether `name` stands in the `__init__` of its room: `pubsubd.broker.Broker`, not a module of it."""
+    parts = name.split(".")
+    return len(parts) == 3 and not parts[2].islower()
+
+
 def breaches(source: str, module: str, is_package: bool = False) -> list[str]:
     """What in a module's source breaks the rule of its room, in words; empty if nothing does."""
     room_name = room_of(module)
@@ -121,7 +130,8 @@ def breaches(source: str, module: str, is_package: bool = False) -> list[str]:
     for name in imports(tree, module, is_package):
         if name.split(".")[0] == PACKAGE:
             # `from pubsubd import __version__` names nothing that is a room.
-            if room_of(name) not in may and room_of(name) != "__version__":
+            offered = room_of(name) in INTERFACES.get(room_name, ()) and is_offered(name)
+            if room_of(name) not in may and room_of(name) != "__version__" and not offered:
                 found.append(f"{module} imports {name}")
         elif name.split(".")[0] in room.never:
             found.append(f"{module} imports {name}")

@@ -1,1 +1,11 @@
-"""Topics, subscriptions and what they owe. Pure: commands in, effects out, time as an argument. See DESIGN.md."""
+"""Topics, subscriptions and what they owe. Pure: commands in, effects out, time as an argument.
+
+See DESIGN.md. The names below are what shells may know of this room.
+"""
+
+from pubsubd.broker.broker import Broker, Caller
+from pubsubd.broker.consumer import Consumer
+from pubsubd.broker.effects import Delivery
+from pubsubd.broker.subscription import Refusal, Subscription
+
+__all__ = ["Broker", "Caller", "Consumer", "Delivery", "Refusal", "Subscription"]

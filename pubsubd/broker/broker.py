@@ -62,7 +62,7 @@ class StreamVerdict(NamedTuple):
 
 class Broker:
     def __init__(self, secret: bytes, boot: int, journal: bool) -> None:
-        """`secret` (16 to 64 bytes) authenticates ack ids and page tokens; `boot` counts starts of the server."""
+        """`secret` (16 to 64 bytes) authenticates ack ids and page tokens; `boot` counts starts."""
         self.boot = boot
         self.ledger = Ledger(journal)
         self._reads: list[ReadRange | ReadMessages] = []
@@ -113,7 +113,9 @@ class Broker:
         for row in saved.subscriptions:
             topic = broker._topics_by_id[row.topic_id]
             resource = pb.Subscription.FromString(row.resource)
-            subscription = Subscription(row.sub_id, topic, resource, row.start_id, broker.ledger, broker._ack_ids)
+            subscription = Subscription(
+                row.sub_id, topic, resource, row.start_id, broker.ledger, broker._ack_ids
+            )
             subscription.restore(replay.subscriptions[row.sub_id])
             by_id[row.sub_id] = subscription
             broker._add(subscription)
@@ -125,8 +127,10 @@ class Broker:
         return broker
 
     def adopt(self, old: Broker, closed: Iterable[tuple[Consumer, errors.PubsubError]]) -> None:
-        """Take over the open streams of `old`, which this broker replaces because a commit failed. `closed` are
-        those that this commit would have closed."""
+        """Take over the open streams of `old`, which this broker replaces because a commit failed.
+
+        `closed` are those that this commit would have closed.
+        """
         mine = {subscription.sub_id: subscription for subscription in self._subscriptions.values()}
         for before in old._subscriptions.values():
             now = mine.get(before.sub_id)
@@ -139,7 +143,9 @@ class Broker:
                     self.ledger.now.closed.append((consumer, errors.not_found(before.name)))
         for consumer, _ in closed:
             # The deletion or detachment that closed it did not happen. Its client comes back by itself.
-            self.ledger.now.closed.append((consumer, errors.Unavailable("the stream was interrupted; open it again")))
+            self.ledger.now.closed.append(
+                (consumer, errors.Unavailable("the stream was interrupted; open it again"))
+            )
         # Numbers may have reached clients or logs even where the commit that carried them failed.
         self._call_id = max(self._call_id, old._call_id)
         self._clients = old._clients
@@ -148,17 +154,17 @@ class Broker:
         return self.ledger.take()
 
     def counters(self, journal_seq: int, now_us: int) -> bytes:
-        """The operation record that ends a commit; `journal_seq` is the last event that the commit carries."""
+        """The operation record that ends a commit; `journal_seq` is its last event's."""
         self.journal_seq = journal_seq
         return oplog.counters(self._counters(now_us))
 
     def checkpoint(self, now_us: int) -> bytes:
-        """All state as one blob, in place of all earlier ones. Must hold no uncommitted change but those of the
-        commit that carries it."""
+        """All state as one blob, in place of all earlier ones.
+
+        It holds every change so far, so all of them must be in the commit that carries it.
+        """
         records = [
-            record
-            for subscription in self._subscriptions.values()
-            for record in subscription.checkpoint()
+            record for subscription in self._subscriptions.values() for record in subscription.checkpoint()
         ]
         return oplog.blob([*records, oplog.counters(self._counters(now_us))])
 
@@ -190,7 +196,9 @@ class Broker:
         self._call_id += 1
         if new:
             detail = {"client": client, "unary": True}
-            self.ledger.event(Event(now_us, Kind.STREAM, client_id=client_id, stream_id=self._call_id), detail)
+            self.ledger.event(
+                Event(now_us, Kind.STREAM, client_id=client_id, stream_id=self._call_id), detail
+            )
         return Caller(client_id, self._call_id)
 
     def started(self, version: str, clean: bool, now_us: int) -> None:
@@ -270,7 +278,9 @@ class Broker:
                 ]
             )  # fmt: skip
         if topic.subscriptions:
-            entries = [Entry(message_id, now_us, okey, data) for message_id, data in zip(ids, datas, strict=True)]
+            entries = [
+                Entry(message_id, now_us, okey, data) for message_id, data in zip(ids, datas, strict=True)
+            ]
             self._append(topic, entries)
         return [str(message_id) for message_id in ids]
 
@@ -323,9 +333,7 @@ class Broker:
     def list_subscriptions(self, request: pb.ListSubscriptionsRequest) -> pb.ListSubscriptionsResponse:
         requests.check_list_subscriptions(request)
         inside = f"{request.project}/subscriptions/"
-        found, token = self._page(
-            "ListSubscriptions", request.project, self._subscriptions, inside, request
-        )
+        found, token = self._page("ListSubscriptions", request.project, self._subscriptions, inside, request)
         shown = [self._shown(self._subscriptions[name]) for name in found]
         return pb.ListSubscriptionsResponse(subscriptions=shown, next_page_token=token)
 
@@ -338,7 +346,9 @@ class Broker:
         del topic.referrers[subscription.sub_id]
         self._awake.pop(subscription, None)
         self.ledger.now.subscriptions[subscription.sub_id] = None
-        self._config("subscription", "deleted", subscription.resource, topic.topic_id, subscription.sub_id, now_us)
+        self._config(
+            "subscription", "deleted", subscription.resource, topic.topic_id, subscription.sub_id, now_us
+        )
         self._close_consumers(subscription, errors.not_found(subscription.name))
         self._drop_if_unused(topic)
         self._trim(topic)
@@ -403,7 +413,7 @@ class Broker:
     def open_stream(
         self, request: pb.StreamingPullRequest, request_bytes: int, client: str, now_us: int, shell: Any
     ) -> Consumer:
-        """A stream on a subscription. It gets nothing before `set_ready`; `client` is used if it gives no id."""
+        """A stream on a subscription; it gets nothing before `set_ready`. `client` is who calls."""
         requests.check_streaming_pull_first(request, request_bytes)
         subscription = self._subscription(request.subscription)
         check_pullable(subscription.resource)
@@ -433,8 +443,9 @@ class Broker:
     def stream_request(
         self, consumer: Consumer, request: pb.StreamingPullRequest, now_us: int
     ) -> StreamVerdict:
-        """Acks and extensions that came on a stream, and a new deadline for later deliveries. Acks go first: an id
-        may be in both.
+        """Acks and extensions that came on a stream, and a new deadline for later deliveries.
+
+        Acks go first: an id may be in both.
 
         Raises:
             InvalidArgument: ends the stream; nothing was done.
@@ -602,9 +613,7 @@ class Broker:
         topic_id = subscription.topic.topic_id
         self._config("subscription", change, subscription.resource, topic_id, subscription.sub_id, now_us)
 
-    def _config(
-        self, what: str, change: str, resource: Any, topic_id: int, sub_id: int, now_us: int
-    ) -> None:
+    def _config(self, what: str, change: str, resource: Any, topic_id: int, sub_id: int, now_us: int) -> None:
         if self.ledger.journal:
             whole = json_format.MessageToDict(resource, preserving_proto_field_name=True)
             event = Event(now_us, Kind.CONFIG, topic_id, sub_id)

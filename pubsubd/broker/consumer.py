@@ -13,7 +13,15 @@ if TYPE_CHECKING:
 class Consumer(Window):
     """A window with a subscription behind it. `shell` is whatever the shell wants back with a delivery."""
 
-    __slots__ = ("ack_deadline_us", "client_id", "confirms_receipt", "once", "shell", "stream_id", "subscription")
+    __slots__ = (
+        "ack_deadline_us",
+        "client_id",
+        "confirms_receipt",
+        "once",
+        "shell",
+        "stream_id",
+        "subscription",
+    )
 
     def __init__(
         self,

@@ -58,7 +58,9 @@ class Effects:
         self.changed: list[Consumer] = []  # streams that should learn of new subscription properties
 
     def must_commit(self) -> bool:
-        return bool(self.records or self.messages or self.topics or self.subscriptions or self.events or self.trims)
+        return bool(
+            self.records or self.messages or self.topics or self.subscriptions or self.events or self.trims
+        )
 
 
 class Ledger:

@@ -1,8 +1,9 @@
 """The operation log: what a commit changed, as bytes, and how that is read back.
 
-Each commit carries one blob of records. State is what the last checkpoint says, changed by every blob since, in
-order; a checkpoint is itself a blob of the same records. Ids travel in columns, so that a message costs a few
-bytes and no row of its own. Numbers are little-endian; a layout change raises `VERSION`, which every blob begins with.
+Each commit carries one blob of records. State is what the last checkpoint says, changed by every blob since,
+in order; a checkpoint is itself a blob of the same records. Ids travel in columns, so that a message costs a
+few bytes and no row of its own. Numbers are little-endian; a layout change raises `VERSION`, with which every
+blob begins.
 
 An operation that changes nothing is not here: refused ids and replays leave no trace in state.
 """
@@ -88,7 +89,7 @@ class Waiting(NamedTuple):
 
 
 class Position(NamedTuple):
-    """Everything up to `cursor` was delivered at least once; nothing is outstanding that is not said later."""
+    """Everything up to `cursor` was delivered; nothing of it is outstanding that is not said later."""
 
     sub_id: int
     cursor: int

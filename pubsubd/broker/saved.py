@@ -90,7 +90,12 @@ def _apply(
     match record:
         case oplog.Delivered():
             columns = zip(
-                record.message_ids, record.generations, record.attempts, record.sizes, record.okeys, strict=True
+                record.message_ids,
+                record.generations,
+                record.attempts,
+                record.sizes,
+                record.okeys,
+                strict=True,
             )
             for message_id, generation, attempt, size, okey in columns:
                 waiting.pop(message_id, None)

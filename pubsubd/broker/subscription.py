@@ -87,7 +87,13 @@ class Judged(NamedTuple):
 
 class Subscription:
     def __init__(
-        self, sub_id: int, topic: Topic, resource: pb.Subscription, start_id: int, ledger: Ledger, ack_ids: AckIds
+        self,
+        sub_id: int,
+        topic: Topic,
+        resource: pb.Subscription,
+        start_id: int,
+        ledger: Ledger,
+        ack_ids: AckIds,
     ) -> None:
         self.sub_id = sub_id
         self.topic = topic
@@ -404,7 +410,17 @@ class Subscription:
         )
         leases = [
             Lease(
-                message_id, generation, attempt, deadline_us, now_us, len(data), okey, ack_id, holder, client_id, boot
+                message_id,
+                generation,
+                attempt,
+                deadline_us,
+                now_us,
+                len(data),
+                okey,
+                ack_id,
+                holder,
+                client_id,
+                boot,
             )
             for ((message_id, _, okey, data), generation, attempt), ack_id in zip(picks, ids, strict=True)
         ]
@@ -435,9 +451,7 @@ class Subscription:
             self._read_on()
         return len(self._staged) + len(self._ahead)
 
-    def take(
-        self, count: int, window_bytes: int, response_bytes: int, fresh: bool
-    ) -> tuple[list[Pick], int]:
+    def take(self, count: int, window_bytes: int, response_bytes: int, fresh: bool) -> tuple[list[Pick], int]:
         """Redeliveries first, since they were published before all that was never delivered."""
         picks: list[Pick] = []
         size = 0
@@ -543,9 +557,7 @@ class Subscription:
         self._staged.clear()
         self._ahead.clear()
         self._ledger.record(oplog.position(oplog.Position(self.sub_id, self.cursor, 0)))
-        self._ledger.event(
-            Event(now_us, Kind.DROP, self.topic.topic_id, self.sub_id, aux=now_us + 1)
-        )
+        self._ledger.event(Event(now_us, Kind.DROP, self.topic.topic_id, self.sub_id, aux=now_us + 1))
 
     # -- what was saved -----------------------------------------------------------------------------------
 
@@ -592,7 +604,15 @@ class Subscription:
         leased = list(saved.leased.items())
         ids = self._ack_ids.make(
             [
-                (self.sub_id, one.generation, one.attempt, message_id, one.delivered_us, one.client_id, one.boot)
+                (
+                    self.sub_id,
+                    one.generation,
+                    one.attempt,
+                    message_id,
+                    one.delivered_us,
+                    one.client_id,
+                    one.boot,
+                )
                 for message_id, one in leased
             ]
         )
@@ -609,8 +629,8 @@ class Subscription:
     def adopt(self, old: Subscription) -> None:
         """Take over the open streams of `old`, the same subscription before a commit failed.
 
-        A lease counts against its stream as before. One whose ack or nack failed with the commit does not: its
-        client was done with it, and a failed ack does not take up room again.
+        A lease counts against its stream as before. One whose ack or nack failed with the commit does not:
+        its client was done with it, and a failed ack does not take up room again.
         """
         for consumer in old.consumers:
             consumer.subscription = self
@@ -628,7 +648,5 @@ class Subscription:
 
 def _refusals(judged: Iterable[Judged]) -> list[Refusal]:
     return [
-        Refusal(one.ack_id, one.standing, one.token)
-        for one in judged
-        if one.verdict is Verdict.PERMANENT
+        Refusal(one.ack_id, one.standing, one.token) for one in judged if one.verdict is Verdict.PERMANENT
     ]

@@ -35,5 +35,6 @@ class Topic:
     def unneeded_through(self) -> int:
         """Messages up to this id are needed by no subscription."""
         return min(
-            (subscription.low_water() - 1 for subscription in self.subscriptions.values()), default=self.last_id
+            (subscription.low_water() - 1 for subscription in self.subscriptions.values()),
+            default=self.last_id,
         )

@@ -8,8 +8,8 @@ import time
 class Clock:
     """Wall time at construction plus a monotonic clock.
 
-    `not_before_us` is the newest time that storage knows. If the machine's clock was set back since then, ours
-    goes on from there: leases then last rather longer than promised, never shorter.
+    `not_before_us` is the newest time that storage knows. If the machine's clock was set back since then,
+    ours goes on from there: leases then last rather longer than promised, never shorter.
     """
 
     def __init__(self, not_before_us: int = 0) -> None:

@@ -1,12 +1,12 @@
 """Group commit around the pure core.
 
-Theory of operation. Handlers call the broker directly (it is synchronous, and all of this is one thread), then
-`await engine.settled()`, which returns when everything decided so far is durable. One task takes the effects
-that have gathered while the last commit was being written, lets the broker deliver what it can, and commits all
-of it together; then waiters go on and deliveries go out. Nothing is said before that.
+Theory of operation. Handlers call the broker directly (it is synchronous, and all of this is one thread),
+then `await engine.settled()`, which returns when everything decided so far is durable. One task takes the
+effects that have gathered while the last commit was being written, lets the broker deliver what it can, and
+commits all of it together; then waiters go on and deliveries go out. Nothing is said before that.
 
-When a commit fails, everything in it is answered as failed, and so is what was decided on top of it meanwhile.
-The broker is restored from storage before the next command is taken: handlers get it by `await
+When a commit fails, everything in it is answered as failed, and so is what was decided on top of it
+meanwhile. The broker is restored from storage before the next command is taken: handlers get it by `await
 engine.broker()`, which waits for that. Until a commit succeeds again nothing is delivered and no lease is
 ended; a probe, further apart each time, finds out when it does.
 """
@@ -28,9 +28,9 @@ from pubsubd.broker.subscription import ReadMessages, ReadRange
 from pubsubd.engine.clock import Clock
 from pubsubd.eod.endings import EndingRow
 from pubsubd.journal.journal import Journal
-from pubsubd.model import errors, limits
+from pubsubd.model import limits
 from pubsubd.model.errors import PubsubError
-from pubsubd.storage.store import Commit, StorageFailed, Loaded, Store
+from pubsubd.storage.store import Commit, Loaded, StorageFailed, Store
 
 _log = logging.getLogger(__name__)
 
@@ -341,7 +341,10 @@ class Engine:
 
     def _restore(self, loaded: Loaded) -> Broker:
         saved = Saved(
-            [TopicRow(topic_id, name, bool(deleted), data) for topic_id, name, deleted, data in loaded.topics],
+            [
+                TopicRow(topic_id, name, bool(deleted), data)
+                for topic_id, name, deleted, data in loaded.topics
+            ],
             [SubscriptionRow(*row) for row in loaded.subscriptions],
             [EndingRow(*row) for row in loaded.endings],
             loaded.oplog,

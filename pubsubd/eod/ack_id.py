@@ -71,7 +71,7 @@ class AckIds:
             raw = a2b_base64(ack_id.encode("ascii").translate(_FROM_URL), strict_mode=True)
         except (UnicodeEncodeError, Base64Error):
             return None
-        packed, tag = raw[: -_TAG_BYTES], raw[-_TAG_BYTES:]
+        packed, tag = raw[:-_TAG_BYTES], raw[-_TAG_BYTES:]
         keyed = self._keyed.copy()
         keyed.update(packed)
         # The tag decides between "refused" and "refused": its timing tells a caller nothing worth hiding.

@@ -1,8 +1,9 @@
 """What a unary Acknowledge or ModifyAckDeadline is answered when some of its ids failed.
 
-The results travel per ack id in the metadata of one `ErrorInfo` in the status details. Client libraries disagree
-about an id that is *not* listed in a failed call: Java, C# and C++ take it for done, Python, Node and Go report it
-as failed. So what becomes of the good ids of a mixed batch is a setting, `Policy`; see DESIGN.md.
+The results travel per ack id in the metadata of one `ErrorInfo` in the status details. Client libraries
+disagree about an id that is *not* listed in a failed call: Java, C# and C++ take it for done, Python, Node
+and Go report it as failed. So what becomes of the good ids of a mixed batch is a setting, `Policy`; see
+DESIGN.md.
 
 Source: documentation page "Exactly-once delivery"; the reading of each client is in its source.
 """
@@ -33,14 +34,17 @@ class Answer(NamedTuple):
 def answer(ack_ids: Iterable[str], failed: Mapping[str, str], policy: Policy) -> Answer | None:
     """The answer to a call with `ack_ids` of which those in `failed` did; None is OK.
 
-    `omit` lists exactly what failed. `confirm` lists the good ids too, as transient: each client tries them again,
-    and then hears OK. `abort` answers a batch with good ids ABORTED, so that unlisted ids are tried again.
+    `omit` lists exactly what failed. `confirm` lists the good ids too, as transient: each client tries them
+    again, and then hears OK. `abort` answers a batch with good ids ABORTED, so that unlisted ids are tried
+    again.
     """
     if not failed:
         return None
     permanent = PERMANENT in failed.values()
     status = "INVALID_ARGUMENT" if permanent else "ABORTED"
-    message = UNORDERED_ACK_IDS_TEXT if UNORDERED in failed.values() and not permanent else INVALID_ACK_IDS_TEXT
+    message = (
+        UNORDERED_ACK_IDS_TEXT if UNORDERED in failed.values() and not permanent else INVALID_ACK_IDS_TEXT
+    )
     if not permanent and UNORDERED not in failed.values():
         message = "The service was unable to fulfill your request. Please try again."
     good = [ack_id for ack_id in dict.fromkeys(ack_ids) if ack_id not in failed]

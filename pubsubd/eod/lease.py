@@ -1,8 +1,8 @@
 """The leases of one subscription: what is outstanding, until when, and to whom.
 
-Theory of operation. `by_message` is the truth: a message is outstanding if and only if it is there. `by_ack_id`
-holds the same leases under the id that the client has, so that an id which we made is known without a
-cryptographic check. `_due` is a heap of (deadline, tie, leases) and only a hint: leases of one response or one
+Theory of operation. `by_message` is the truth: a message is outstanding if and only if it is there.
+`by_ack_id` holds the same leases under the id that the client has, so that an id which we made is known without
+a cryptographic check. `_due` is a heap of (deadline, tie, leases) and only a hint: leases of one response or one
 extension share an entry, an extended lease leaves its old entry behind, and an ended one stays in its entry
 until that surfaces. Entries are swept once they outnumber the leases, so memory follows what is outstanding.
 
@@ -152,7 +152,7 @@ class LeaseTable:
         return out
 
     def next_deadline_us(self) -> int | None:
-        """No lease runs out before this moment; None when nothing is outstanding. May be earlier than the truth."""
+        """No lease runs out before this moment, which may be too early; None when nothing is outstanding."""
         return self._due[0][0] if self._due and self.by_message else None
 
     def _remind(self, leases: Sequence[Lease], deadline_us: int) -> None:

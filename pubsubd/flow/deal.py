@@ -63,9 +63,7 @@ def deal(
     return [hand for hand in hands if hand.items]
 
 
-def _fill(
-    hand: Hand[Consumer, Item], source: Source[Item], quota: int, response_bytes: int
-) -> bool:
+def _fill(hand: Hand[Consumer, Item], source: Source[Item], quota: int, response_bytes: int) -> bool:
     """Give `hand` up to `quota` messages; False if it can take no more."""
     room = hand.consumer.room_messages() - len(hand.items)
     count = min(quota, room)

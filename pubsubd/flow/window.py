@@ -1,7 +1,7 @@
 """How much of a subscription one consumer may hold unfinished.
 
-A message counts against the window of the stream that delivered it, from the delivery until it is acked, nacked
-or its lease ends, whoever says so. The message limit is never passed. The byte limit may be passed by one
+A message counts against the window of the stream that delivered it, from the delivery until it is acked,
+nacked or its lease ends, whoever says so. The message limit is never passed. The byte limit may be passed by one
 message, because sending is allowed while the sum is below it: so a message larger than the limit still gets
 through when nothing else is outstanding.
 

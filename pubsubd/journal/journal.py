@@ -1,7 +1,7 @@
 """Numbers the events of each commit, and keeps the tail within its bound.
 
-Without something that seals the tail into segments it would grow for ever. So the oldest rows are dropped once
-the tail passes `bytes_max`, and what one commit drops is recorded in that commit as one GAP event: a reader
+Without something that seals the tail into segments it would grow for ever. So the oldest rows are dropped
+once the tail passes `bytes_max`, and what one commit drops is recorded in that commit as one GAP event: a reader
 knows what it does not see.
 """
 
@@ -39,7 +39,7 @@ class Journal:
     def append(
         self, events: Sequence[EventTuple], details: Sequence[tuple[int, Mapping[str, Any]]], now_us: int
     ) -> Append | None:
-        """The row for `events`, or None if there are none; `details` are (index of the event, what it says)."""
+        """The row for `events`, or None without any; `details` are (index of the event, what it says)."""
         if not events:
             return None
         first_seq = self.last_seq + 1

@@ -1,39 +1,41 @@
-"""The admin service: hooks for tests, on loopback and off by default. See proto/pubsubd/admin/v1/admin.proto."""
+"""The admin service, proto/pubsubd/admin/v1: hooks for tests, on loopback and off by default."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import grpc
 
-from pubsubd.broker.subscription import Subscription
+from pubsubd.broker import Subscription
 from pubsubd.engine.engine import Engine
 from pubsubd.model import errors
-from pubsubd.server.calls import Context, guarded, method_handler, parse
-from pubsubd.storage.faults import Fault, Faults
+from pubsubd.server.calls import Context, parse, unary
 from pubsubd.wire import admin_pb
 
 SERVICE = "pubsubd.admin.v1.Admin"
 
 
 class Admin:
-    def __init__(self, engine: Engine, faults: Faults) -> None:
+    def __init__(self, engine: Engine, inject: Callable[[int, int, int, float], None]) -> None:
+        """`inject(fault, commits, skip, stall_seconds)` arms a fault of the storage."""
         self._engine = engine
-        self._faults = faults
+        self._inject = inject
 
     def handler(self) -> grpc.GenericRpcHandler:
         table = {
-            "InjectCommitFault": method_handler("unary_unary", guarded(self._inject_commit_fault)),
-            "GetState": method_handler("unary_unary", guarded(self._get_state)),
+            "InjectCommitFault": unary(self._inject_commit_fault),
+            "GetState": unary(self._get_state),
         }
         return grpc.method_handlers_generic_handler(SERVICE, table)
 
     async def _inject_commit_fault(self, data: bytes, context: Context) -> bytes:
         request = parse(admin_pb.InjectCommitFaultRequest, data)
-        if request.fault not in list(Fault):
+        if request.fault not in admin_pb.InjectCommitFaultRequest.Fault.values():
             raise errors.bad_argument("fault", "no such fault")
         if request.commits < 0 or request.skip < 0 or request.stall.ToMicroseconds() < 0:
             raise errors.bad_argument("commits", "numbers and durations must not be negative")
         stall_seconds = request.stall.ToMicroseconds() / 1e6
-        self._faults.inject(Fault(request.fault), request.commits, request.skip, stall_seconds)
+        self._inject(request.fault, request.commits, request.skip, stall_seconds)
         return b""
 
     async def _get_state(self, data: bytes, context: Context) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 import grpc
 from google.protobuf.any_pb2 import Any as AnyMessage
@@ -18,7 +18,13 @@ from pubsubd.model.errors import PubsubError
 
 _log = logging.getLogger("pubsubd.server")
 
-Context = grpc.aio.ServicerContext
+if TYPE_CHECKING:
+    Context = grpc.aio.ServicerContext[bytes, bytes]
+    MethodHandler = grpc.RpcMethodHandler[bytes, bytes]
+else:  # generic for type checkers only
+    Context = grpc.aio.ServicerContext
+    MethodHandler = grpc.RpcMethodHandler
+
 Handler = Callable[[bytes, Context], Awaitable[bytes]]
 Request = TypeVar("Request")
 
@@ -35,6 +41,12 @@ def parse(request_class: Callable[[], Request], data: bytes) -> Request:
         name = request_class.DESCRIPTOR.name  # type: ignore[attr-defined]
         raise errors.InvalidArgument(f"The request is not a serialised {name}.") from None
     return request
+
+
+async def next_request(context: Context) -> bytes | None:
+    """The next request of a stream, or None once the client has closed its side."""
+    data: object = await context.read()
+    return data if isinstance(data, bytes) else None
 
 
 def client_name(context: Context) -> str:
@@ -60,8 +72,8 @@ async def refuse_ack_ids(context: Context, answer: Answer) -> NoReturn:
 
 async def _abort(context: Context, status: str, message: str, *details: AnyMessage) -> NoReturn:
     code = grpc.StatusCode[status]
-    # Every refusal carries the details trailer: Python's client takes a failed acknowledgement without one, or
-    # with one that differs from the status in a byte, for a success.
+    # Every refusal carries the details trailer: Python's client takes a failed acknowledgement without one,
+    # or with one that differs from the status in a byte, for a success.
     whole = Status(code=code.value[0], message=message, details=details)
     await context.abort(code, message, (("grpc-status-details-bin", whole.SerializeToString()),))
     raise AssertionError("abort returned")
@@ -85,7 +97,6 @@ def guarded(handler: Handler) -> Handler:
     return handle
 
 
-def method_handler(kind: str, handler: Callable[..., Any]) -> grpc.RpcMethodHandler:
-    """A handler that gets and returns serialised messages."""
-    make: Callable[[Callable[..., Any]], grpc.RpcMethodHandler] = getattr(grpc, f"{kind}_rpc_method_handler")
-    return make(handler)
+def unary(handler: Handler) -> MethodHandler:
+    """A unary method that gets and returns serialised messages."""
+    return grpc.unary_unary_rpc_method_handler(guarded(handler))

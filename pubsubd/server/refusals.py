@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from pubsubd.broker.subscription import Refusal
+from pubsubd.broker import Refusal
 from pubsubd.eod.machine import REASONS
 
 _log = logging.getLogger("pubsubd.acks")
@@ -16,7 +16,9 @@ def log_refusals(operation: str, subscription: str, refused: Sequence[Refusal]) 
         return
     for ack_id, standing, token in refused:
         if token is None:
-            _log.info("%s refused on %s: ack_id=%.80r: %s", operation, subscription, ack_id, REASONS[standing])
+            _log.info(
+                "%s refused on %s: ack_id=%.80r: %s", operation, subscription, ack_id, REASONS[standing]
+            )
         else:
             _log.info(
                 "%s refused on %s: message_id=%d delivery=%d ack_id=%s: %s",

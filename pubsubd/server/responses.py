@@ -47,7 +47,7 @@ def received_messages(leases: Sequence[Lease], datas: Sequence[bytes]) -> bytes:
 
 
 def properties(exactly_once: bool, ordered: bool) -> bytes:
-    """Field 4 of StreamingPullResponse. It belongs into every response: clients read its absence as "both off"."""
+    """Field 4 of StreamingPullResponse. Every response has it: clients read its absence as "both off"."""
     flags = (b"\x08\x01" if exactly_once else b"") + (b"\x10\x01" if ordered else b"")
     return b"\x22" + bytes((len(flags),)) + flags
 
@@ -56,7 +56,7 @@ def confirmation(
     acks: tuple[Sequence[str], Sequence[str], Sequence[str]] | None,
     extensions: tuple[Sequence[str], Sequence[str], Sequence[str]] | None,
 ) -> bytes:
-    """Fields 3 and 5: what became of ids that came on the stream, each as (succeeded, invalid, failed for now)."""
+    """Fields 3 and 5: what became of ids that came on the stream, as (succeeded, invalid, failed for now)."""
     response = pb.StreamingPullResponse()
     if acks is not None:
         confirmed = response.acknowledge_confirmation

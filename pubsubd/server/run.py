@@ -79,7 +79,7 @@ async def _serve(
     server.add_generic_rpc_handlers(tuple(service.handlers()))
     healths = _add_health_and_reflection(server)
     admin = grpc.aio.server(options=_OPTIONS)
-    admin.add_generic_rpc_handlers((Admin(engine, store.faults).handler(),))
+    admin.add_generic_rpc_handlers((Admin(engine, store.faults.inject).handler(),))
     try:
         port = _bind(server, settings.hosts, settings.port)
         admin_port = None
@@ -169,7 +169,7 @@ def _public_services() -> list[str]:
 def _add_health_and_reflection(server: grpc.aio.Server) -> health.aio.HealthServicer:
     healths = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(healths, server)
-    # Reflection answers from the pool that holds our message types; these two files come with their libraries.
+    # Reflection answers from the pool of our message types; these two files come with their libraries.
     for module in (health_pb2, reflection_pb2):
         POOL.AddSerializedFile(module.DESCRIPTOR.serialized_pb)
     names = [*_public_services(), health.SERVICE_NAME, reflection.SERVICE_NAME]
@@ -178,7 +178,7 @@ def _add_health_and_reflection(server: grpc.aio.Server) -> health.aio.HealthServ
 
 
 def _tune_garbage_collection() -> None:
-    """What is there now stays; and what is outstanding is too much to be walked for every thousand objects."""
+    """What is there now stays, and what is outstanding is too much to be walked every thousand objects."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)

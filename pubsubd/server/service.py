@@ -9,9 +9,7 @@ from typing import Any
 
 import grpc
 
-from pubsubd.broker.broker import Broker
-from pubsubd.broker.effects import Delivery
-from pubsubd.broker.subscription import Refusal, Subscription
+from pubsubd.broker import Broker, Delivery, Refusal, Subscription
 from pubsubd.engine.engine import Engine, NotSettled
 from pubsubd.eod import answer
 from pubsubd.model import errors, limits
@@ -20,11 +18,11 @@ from pubsubd.server import responses
 from pubsubd.server.calls import (
     Context,
     Handler,
+    MethodHandler,
     client_name,
-    guarded,
-    method_handler,
     parse,
     refuse_ack_ids,
+    unary,
 )
 from pubsubd.server.refusals import log_refusals
 from pubsubd.server.stream import Streams
@@ -79,14 +77,12 @@ class Service:
         self._stopping = True
         for pulled in self._pulls:
             pulled.not_delivered()
-        await self.streams.close_all(
-            errors.Unavailable("The server is stopping; open the stream again.")
-        )
+        await self.streams.close_all(errors.Unavailable("The server is stopping; open the stream again."))
 
-    def _handler(self, method: Method, handler: Handler | None) -> grpc.RpcMethodHandler:
+    def _handler(self, method: Method, handler: Handler | None) -> MethodHandler:
         if method.server_streaming:
-            return method_handler("stream_stream", self.streams.streaming_pull)
-        return method_handler("unary_unary", guarded(handler or _later(method.name)))
+            return grpc.stream_stream_rpc_method_handler(self.streams.streaming_pull)
+        return unary(handler or _later(method.name))
 
     def _table(self) -> dict[str, Handler]:
         return {

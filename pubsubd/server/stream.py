@@ -1,9 +1,9 @@
 """StreamingPull: one reader and one writer around a consumer.
 
 Theory of operation. The writer takes what is in front of it: control responses (pongs, confirmations, changed
-properties) before deliveries. When it begins to write a delivery it says so, and the engine may grant the next
-one: so one response is in commit, or waits committed, while the previous one is being written, and never more.
-A client that does not read therefore stops the granting of leases. A control response waits for no delivery
+properties) before deliveries. When it begins to write a delivery it says so, and the engine may grant the
+next one: so one response is in commit, or waits committed, while the previous one is being written, and never
+more. A client that does not read therefore stops the granting of leases. A control response waits for no delivery
 but the one that the transport already has.
 
 A stream ends for one reason, `_end`: the client half-closed (OK), or an error. Returning from the handler
@@ -19,18 +19,13 @@ import logging
 from collections import deque
 from collections.abc import Sequence
 
-import grpc
-
-from pubsubd.broker.broker import Broker
-from pubsubd.broker.consumer import Consumer
-from pubsubd.broker.effects import Delivery
-from pubsubd.broker.subscription import Refusal
+from pubsubd.broker import Broker, Consumer, Delivery, Refusal
 from pubsubd.engine.engine import Engine, NotSettled
 from pubsubd.model import errors, limits
 from pubsubd.model.errors import PubsubError
 from pubsubd.model.requests import check_streaming_pull_later
 from pubsubd.server import responses
-from pubsubd.server.calls import Context, client_name, parse, refuse
+from pubsubd.server.calls import Context, client_name, next_request, parse, refuse
 from pubsubd.server.refusals import log_refusals
 from pubsubd.wire import pb
 
@@ -96,9 +91,9 @@ class Stream:
 
     async def _open(self) -> pb.StreamingPullRequest:
         """Read and check the first request, and open the stream."""
-        data = await self._context.read()
+        data = await next_request(self._context)
         try:
-            if data is grpc.aio.EOF:
+            if data is None:
                 raise errors.InvalidArgument("The stream was closed before its first request.")
             request = parse(pb.StreamingPullRequest, data)
             broker = await self._engine.broker()
@@ -140,7 +135,7 @@ class Stream:
         first.stream_ack_deadline_seconds = 0
         self._handle(await engine.broker(), first)
         engine.set_ready(self._consumer)
-        while (data := await self._context.read()) is not grpc.aio.EOF:
+        while (data := await next_request(self._context)) is not None:
             request = parse(pb.StreamingPullRequest, data)
             check_streaming_pull_later(request, len(data))
             if self._protocol_version >= 1 and not self._control:
@@ -214,9 +209,7 @@ class Stream:
 
     def _properties(self) -> bytes:
         resource = self._consumer.subscription.resource
-        return responses.properties(
-            resource.enable_exactly_once_delivery, resource.enable_message_ordering
-        )
+        return responses.properties(resource.enable_exactly_once_delivery, resource.enable_message_ordering)
 
 
 class Streams:

@@ -23,9 +23,9 @@ class Faults:
     def __init__(self) -> None:
         self._plan = (Fault.NONE, 0, 0, 0.0)
 
-    def inject(self, fault: Fault, commits: int, skip: int, stall_seconds: float) -> None:
-        """Let `skip` commits through, then hit `commits` of them; 0 hits until replaced."""
-        self._plan = (fault, commits or -1, skip, stall_seconds)
+    def inject(self, fault: int, commits: int, skip: int, stall_seconds: float) -> None:
+        """Let `skip` commits through, then hit `commits` of them with a `Fault`; 0 hits until replaced."""
+        self._plan = (Fault(fault), commits or -1, skip, stall_seconds)
 
     def begin(self) -> Fault:
         """A commit begins; what will happen to it."""

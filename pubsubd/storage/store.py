@@ -1,7 +1,7 @@
 """The database file: opened, read at start, written one commit at a time.
 
-Theory of operation. The writer is one aiosqlite connection with its own thread; a commit is one hop to it, and
-everything in it is one transaction. Reads of cold messages have a connection and a thread of their own, which
+Theory of operation. The writer is one aiosqlite connection with its own thread; a commit is one hop to it,
+and everything in it is one transaction. Reads of cold messages have a connection and a thread of their own, which
 the write-ahead log lets run beside the writer. What a commit carries is decided elsewhere: here it is rows.
 
 Durability. `process`: synchronous=NORMAL; a committed transaction is in the operating system's hands, so it
@@ -29,6 +29,8 @@ FILE_NAME = "pubsubd.sqlite3"
 
 _PAGE_BYTES = 8192
 _CACHE_KIB = 16 * 1024
+# Moving the write-ahead log into the database stops commits for as long as it takes: often and little, then.
+_CHECKPOINT_PAGES = 1000
 # Rows of old endings removed beside each commit that adds some.
 _ENDINGS_FORGOTTEN_MAX = 500
 _TRIM_ROWS_MAX = 16
@@ -77,7 +79,7 @@ class Loaded(NamedTuple):
 
 
 class _Connection(aiosqlite.Connection):
-    """A connection whose thread runs whole functions: one hop for a transaction instead of one per statement."""
+    """A connection whose thread runs whole functions: one hop for a transaction, not one per statement."""
 
     async def run(self, function: Callable[..., Result], *args: Any) -> Result:
         # aiosqlite has no public name for this; without it a commit would be five hops and not one.
@@ -88,7 +90,9 @@ class _Connection(aiosqlite.Connection):
 class Store:
     """One open database. Use `open` and `close`."""
 
-    def __init__(self, writer: _Connection, reader: _Connection, secret: bytes, boot: int, clean: bool) -> None:
+    def __init__(
+        self, writer: _Connection, reader: _Connection, secret: bytes, boot: int, clean: bool
+    ) -> None:
         self.secret = secret
         self.boot = boot
         self.was_clean = clean
@@ -161,7 +165,7 @@ class Store:
         return bool(self._trims)
 
     async def read_range(self, topic_id: int, after_id: int, through_id: int, bytes_max: int) -> list[bytes]:
-        """Chunks that hold messages after `after_id`, in order, beginning not after `through_id`; about `bytes_max`."""
+        """Chunks with messages after `after_id` up to `through_id`, in order, about `bytes_max` in sum."""
         try:
             return await self._reader.run(_read_range, topic_id, after_id, through_id, bytes_max)
         except sqlite3.Error as error:
@@ -192,6 +196,7 @@ def _prepare(connection: sqlite3.Connection, durability: Durability, path: str) 
     connection.execute(f"PRAGMA page_size = {_PAGE_BYTES}")
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute(f"PRAGMA synchronous = {'FULL' if durability == 'power' else 'NORMAL'}")
+    connection.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
     _tune(connection)
     connection.execute("BEGIN IMMEDIATE")
     if not connection.execute("PRAGMA user_version").fetchone()[0]:
@@ -299,7 +304,9 @@ def _write(connection: sqlite3.Connection, commit: Commit) -> None:
     if commit.subscriptions:
         executemany("INSERT OR REPLACE INTO subscription VALUES (?, ?, ?, ?, ?)", commit.subscriptions)
     if commit.subscriptions_gone:
-        executemany("DELETE FROM subscription WHERE sub_id = ?", [(gone,) for gone in commit.subscriptions_gone])
+        executemany(
+            "DELETE FROM subscription WHERE sub_id = ?", [(gone,) for gone in commit.subscriptions_gone]
+        )
     if commit.clean:
         execute("UPDATE server SET clean = 1")
 

@@ -52,7 +52,8 @@ class ServerProcess:
     def command(self) -> Sequence[str]:
         place = ["--in-memory"] if self.data_dir is None else ["--data-dir", str(self.data_dir)]
         admin = ["--admin", str(self.admin_port)] if self.admin else []
-        return [sys.executable, "-m", "pubsubd", "serve", "--port", str(self.port), *place, *admin, *self.options]
+        serve = [sys.executable, "-m", "pubsubd", "serve", "--port", str(self.port)]
+        return [*serve, *place, *admin, *self.options]
 
     def start(self) -> ServerProcess:
         """Returns when the server has printed its banner; raises if it ends before that."""

@@ -57,7 +57,7 @@ def answer(ack_ids: Iterable[str], failed: Mapping[str, str], policy: Policy) ->
 
 
 def undecided(ack_ids: Iterable[str]) -> Answer:
-    """The answer when it is not known whether anything became durable: neither success nor failure is true."""
+    """The answer when it is not known whether anything became durable: neither success nor failure."""
     return Answer(
         "ABORTED",
         "The request could not be stored. Please try again.",

@@ -1,10 +1,11 @@
 """The leases of one subscription: what is outstanding, until when, and to whom.
 
 Theory of operation. `by_message` is the truth: a message is outstanding if and only if it is there.
-`by_ack_id` holds the same leases under the id that the client has, so that an id which we made is known without
-a cryptographic check. `_due` is a heap of (deadline, tie, leases) and only a hint: leases of one response or one
-extension share an entry, an extended lease leaves its old entry behind, and an ended one stays in its entry
-until that surfaces. Entries are swept once they outnumber the leases, so memory follows what is outstanding.
+`by_ack_id` holds the same leases under the id that the client has, so that an id which we made is known
+without a cryptographic check. `_due` is a heap of (deadline, tie, leases) and only a hint: leases of one
+response or one extension share an entry, an extended lease leaves its old entry behind, and an ended one
+stays in its entry until that surfaces. Entries are swept once they outnumber the leases, so memory follows
+what is outstanding.
 
 Not decided here: what an operation is answered (machine.py), and what follows an ended lease (the broker).
 """

@@ -1,9 +1,9 @@
 """How much of a subscription one consumer may hold unfinished.
 
 A message counts against the window of the stream that delivered it, from the delivery until it is acked,
-nacked or its lease ends, whoever says so. The message limit is never passed. The byte limit may be passed by one
-message, because sending is allowed while the sum is below it: so a message larger than the limit still gets
-through when nothing else is outstanding.
+nacked or its lease ends, whoever says so. The message limit is never passed. The byte limit may be passed by
+one message, because sending is allowed while the sum is below it: so a message larger than the limit still
+gets through when nothing else is outstanding.
 
 Source: pubsub.proto, StreamingPullRequest.max_outstanding_messages and .max_outstanding_bytes.
 """

@@ -1,8 +1,8 @@
 """Numbers the events of each commit, and keeps the tail within its bound.
 
 Without something that seals the tail into segments it would grow for ever. So the oldest rows are dropped
-once the tail passes `bytes_max`, and what one commit drops is recorded in that commit as one GAP event: a reader
-knows what it does not see.
+once the tail passes `bytes_max`, and what one commit drops is recorded in that commit as one GAP event: a
+reader knows what it does not see.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 Theory of operation. The writer takes what is in front of it: control responses (pongs, confirmations, changed
 properties) before deliveries. When it begins to write a delivery it says so, and the engine may grant the
 next one: so one response is in commit, or waits committed, while the previous one is being written, and never
-more. A client that does not read therefore stops the granting of leases. A control response waits for no delivery
-but the one that the transport already has.
+more. A client that does not read therefore stops the granting of leases. A control response waits for no
+delivery but the one that the transport already has.
 
 A stream ends for one reason, `_end`: the client half-closed (OK), or an error. Returning from the handler
 would mean OK and an escaped exception UNKNOWN, and both stop some clients for good; so every other end is an

@@ -1,8 +1,9 @@
 """The database file: opened, read at start, written one commit at a time.
 
 Theory of operation. The writer is one aiosqlite connection with its own thread; a commit is one hop to it,
-and everything in it is one transaction. Reads of cold messages have a connection and a thread of their own, which
-the write-ahead log lets run beside the writer. What a commit carries is decided elsewhere: here it is rows.
+and everything in it is one transaction. Reads of cold messages have a connection and a thread of their own,
+which the write-ahead log lets run beside the writer. What a commit carries is decided elsewhere: here it is
+rows.
 
 Durability. `process`: synchronous=NORMAL; a committed transaction is in the operating system's hands, so it
 survives the death of the process. `power`: synchronous=FULL; it is flushed to the device before `commit`

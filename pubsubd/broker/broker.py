@@ -205,6 +205,8 @@ class Broker:
         """The server has started; `clean`: the last one said goodbye."""
         detail = {"boot": self.boot, "version": version, "clean": clean}
         self.ledger.event(Event(now_us, Kind.START), detail)
+        for topic in self._topics_by_id.values():
+            self._trim(topic)
 
     # -- topics -------------------------------------------------------------------------------------------
 

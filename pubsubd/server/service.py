@@ -109,7 +109,10 @@ class Service:
     def _look(self, request_class: Any, command: Callable[[Broker, Any], Any]) -> Handler:
         async def handle(data: bytes, context: Context) -> bytes:
             request = parse(request_class, data)
-            return _serialised(command(await self._engine.broker(), request))
+            response = _serialised(command(await self._engine.broker(), request))
+            # It may show what is not committed yet, and nobody has been told.
+            await self._engine.settled()
+            return response
 
         return handle
 

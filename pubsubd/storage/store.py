@@ -155,6 +155,8 @@ class Store:
         try:
             trimmed = await self._writer.run(_transact, commit, trims, self.faults)
         except (sqlite3.Error, OSError) as error:
+            # These bounds counted on acks that did not happen.
+            self._trims.clear()
             raise StorageFailed(str(error)) from error
         for topic_id in trimmed:
             if self._trims.get(topic_id) == trims[topic_id]:

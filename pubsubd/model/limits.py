@@ -174,3 +174,5 @@ PULL_IMMEDIATE_SECONDS: Final = 0.1
 #: Transport limit of a received message. Above the 10 MB of a publish request, so that our own answer names
 #: it.
 RECEIVE_BYTES_MAX: Final = 24 * 1024**2
+#: Ours: a response that waited behind a client which did not read is sent if its leases have this much left.
+LEASE_LEFT_US_MIN: Final = 5 * SECOND_US

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 import grpc
@@ -79,20 +80,33 @@ async def _abort(context: Context, status: str, message: str, *details: AnyMessa
     raise AssertionError("abort returned")
 
 
+@contextmanager
+def quiet_if_gone() -> Iterator[None]:
+    """Ends what a call was at when its client has gone: nobody is there to be told, and it is no error."""
+    try:
+        yield
+    except grpc.aio.AbortError:
+        raise
+    except grpc.aio.BaseError as error:
+        _log.debug("a client has gone: %s", error)
+
+
 def guarded(handler: Handler) -> Handler:
     """A handler whose errors are answered. What is no PubsubError is a bug of ours, and logged as one."""
 
     async def handle(data: bytes, context: Context) -> bytes:
-        try:
-            return await handler(data, context)
-        except PubsubError as error:
-            await refuse(context, error)
-        except grpc.aio.AbortError:
-            raise
-        except Exception:
-            _log.exception("a request could not be handled; this is a bug in pubsubd")
-            # ABORTED, so that clients of every language try again and none takes it for an answer.
-            await _abort(context, "ABORTED", "The server failed to handle the request; its log says more.")
+        with quiet_if_gone():
+            try:
+                return await handler(data, context)
+            except PubsubError as error:
+                await refuse(context, error)
+            except grpc.aio.BaseError:
+                raise
+            except Exception:
+                _log.exception("a request could not be handled; this is a bug in pubsubd")
+                # ABORTED, so that clients of every language try again and none takes it for an answer.
+                await refuse(context, errors.Aborted("The server failed to handle the request; see its log."))
+        return b""
 
     return handle
 

@@ -19,13 +19,15 @@ import logging
 from collections import deque
 from collections.abc import Sequence
 
+import grpc
+
 from pubsubd.broker import Broker, Consumer, Delivery, Refusal
 from pubsubd.engine.engine import Engine, NotSettled
 from pubsubd.model import errors, limits
 from pubsubd.model.errors import PubsubError
 from pubsubd.model.requests import check_streaming_pull_later
 from pubsubd.server import responses
-from pubsubd.server.calls import Context, client_name, next_request, parse, refuse
+from pubsubd.server.calls import Context, client_name, next_request, parse, quiet_if_gone, refuse
 from pubsubd.server.refusals import log_refusals
 from pubsubd.wire import pb
 
@@ -73,19 +75,18 @@ class Stream:
     async def serve(self) -> None:
         first = await self._open()
         opened_us = self._engine.now_us()
-        tasks = [
-            asyncio.create_task(self._read(first)),
-            asyncio.create_task(self._write()),
-        ]
+        tasks: list[asyncio.Task[None]] = []
         try:
+            # Some clients wait for metadata before they count the stream as open.
+            await self._context.send_initial_metadata(())
+            self.properties_changed()
+            tasks = [asyncio.create_task(self._read(first)), asyncio.create_task(self._write())]
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             await self._wind_up(tasks)
         finally:
             for task in tasks:
                 task.cancel()
-            broker = await self._engine.broker()
-            broker.close_stream(self._consumer, opened_us, self._engine.now_us())
-            self._engine.poke()
+            await self._forget(opened_us)
         if self._end is not None and self._end is not _DONE:
             await refuse(self._context, self._end)
 
@@ -103,10 +104,15 @@ class Stream:
         except PubsubError as error:
             await refuse(self._context, error)
         self._protocol_version = request.protocol_version
-        # Some clients wait for metadata before they count the stream as open.
-        await self._context.send_initial_metadata(())
-        self.properties_changed()
         return request
+
+    async def _forget(self, opened_us: int) -> None:
+        # Without a broker there is nothing to take it from: one that is restored later adopts no closed stream.
+        self._end = self._end or _DONE
+        with contextlib.suppress(NotSettled):
+            broker = await self._engine.broker()
+            broker.close_stream(self._consumer, opened_us, self._engine.now_us())
+            self._engine.poke()
 
     async def _wind_up(self, tasks: Sequence[asyncio.Task[None]]) -> None:
         """One of the two has ended: let the other finish what it is at, and raise what went wrong."""
@@ -122,6 +128,8 @@ class Stream:
             await asyncio.wait([writer], timeout=limits.HALF_CLOSE_SECONDS_MAX)
         for task in tasks:
             if task.done() and not task.cancelled() and (error := task.exception()) is not None:
+                if isinstance(error, grpc.aio.BaseError):
+                    raise error  # the call is over, so nobody is there to be told
                 if not isinstance(error, PubsubError):
                     _log.error("a stream failed; this is a bug in pubsubd", exc_info=error)
                     error = errors.Unavailable("the stream was interrupted; open it again")
@@ -201,8 +209,10 @@ class Stream:
         delivery, self._delivery = self._delivery, None
         assert delivery is not None
         self._engine.set_ready(self._consumer)
-        if self._engine.now_us() - delivery.delivered_us > limits.DELIVERY_DELAY_US_MAX:
-            # It waited behind a client that did not read. Its leases are old: let them lapse.
+        deadline_us = delivery.leases[0].deadline_us
+        useful_us = min(limits.LEASE_LEFT_US_MIN, (deadline_us - delivery.delivered_us) // 2)
+        if deadline_us - self._engine.now_us() < useful_us:
+            # It waited too long behind a client that did not read. Nobody could make use of it: let it lapse.
             return
         received = responses.received_messages(delivery.leases, delivery.datas)
         await self._context.write(received + self._properties())
@@ -229,7 +239,8 @@ class Streams:
         stream = Stream(self._engine, context)
         self._open[stream] = asyncio.current_task()
         try:
-            await stream.serve()
+            with quiet_if_gone():
+                await stream.serve()
         finally:
             del self._open[stream]
 

@@ -8,6 +8,7 @@ import datetime
 import json
 import os
 import platform
+import signal
 import sqlite3
 import sys
 import tempfile
@@ -116,12 +117,14 @@ def main(
     json_file: Any,
     full: bool,
     check: bool,
-    **sizes: float | None,
+    **sizes: Any,
 ) -> None:
     """Measures pubsubd beside a server that does nothing and, where it is installed, the official emulator.
 
     Prints a table: medians of the repeats, and the goals that pubsubd is held to.
     """
+    # A run that is told to end leaves no server behind, just as with Ctrl-C.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     given = {name: value for name, value in sizes.items() if value is not None}
     settings = Settings(**{**(full_settings() if full else {}), **given})
     with tempfile.TemporaryDirectory(prefix="pubsubd-bench-", dir=work_dir) as folder:

@@ -139,7 +139,7 @@ class Client:
         self, subscription: str, max_outstanding_messages: int = 0, protocol_version: int = 0
     ) -> AsyncIterator[Any]:
         """An open StreamingPull whose `read` returns bytes; it is cancelled at the end."""
-        call = self.channel.stream_stream("/google.pubsub.v1.Subscriber/StreamingPull")()
+        call: Any = self.channel.stream_stream("/google.pubsub.v1.Subscriber/StreamingPull")()
         initial = pb.StreamingPullRequest(
             subscription=subscription,
             stream_ack_deadline_seconds=STREAM_ACK_DEADLINE_SECONDS,

@@ -180,13 +180,13 @@ class NullServer:
 
     def handlers(self) -> list[grpc.GenericRpcHandler]:
         unary = grpc.unary_unary_rpc_method_handler
-        publisher = {
+        publisher: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
             "CreateTopic": unary(self.create_topic),
             "ListTopics": unary(self.list_topics),
             "DeleteTopic": unary(self.delete_topic),
             "Publish": unary(self.publish),
         }
-        subscriber = {
+        subscriber: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
             "CreateSubscription": unary(self.create_subscription),
             "GetSubscription": unary(self.get_subscription),
             "DeleteSubscription": unary(self.delete_subscription),

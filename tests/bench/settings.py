@@ -52,5 +52,5 @@ def size_fields() -> tuple[Field[Any], ...]:
     return fields(Settings)
 
 
-def full_settings() -> dict[str, float]:
+def full_settings() -> dict[str, Any]:
     return {each.name: each.metadata["full"] for each in fields(Settings)}

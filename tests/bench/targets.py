@@ -185,7 +185,7 @@ class PubsubdTarget(Target):
 
 def check_alive(process: subprocess.Popen[bytes] | None) -> None:
     if process is not None and process.poll() is not None:
-        raise RuntimeError(f"{process.args} ended with {process.returncode} before it answered")
+        raise RuntimeError(f"{process.args!r} ended with {process.returncode} before it answered")
 
 
 def check_banner(banner: asyncio.Task[ServerProcess]) -> None:

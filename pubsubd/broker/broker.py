@@ -487,7 +487,7 @@ class Broker:
     def close_stream(self, consumer: Consumer, opened_us: int, now_us: int) -> None:
         subscription = consumer.subscription
         self.stop_assigning(consumer)
-        if self._subscriptions.get(subscription.name) is subscription:
+        if self._has(subscription):
             subscription.release_unseen(consumer, now_us)
             self._touch(subscription)
         self._stream_event(consumer, 1, opened_us, now_us, {})
@@ -498,9 +498,11 @@ class Broker:
         """End every lease whose deadline is over."""
         timers = self._timers
         while timers and timers[0][0] < now_us:
-            _, _, subscription = heappop(timers)
+            deadline_us, _, subscription = heappop(timers)
+            if deadline_us != subscription.timer_us:
+                continue  # an earlier one took its place
             subscription.timer_us = None
-            if self._subscriptions.get(subscription.name) is subscription:
+            if self._has(subscription):
                 if subscription.lapse(now_us):
                     self._awake[subscription] = None
                 self._set_timer(subscription)
@@ -530,13 +532,15 @@ class Broker:
 
     def loaded(self, read: ReadRange | ReadMessages, entries: Sequence[Entry]) -> None:
         """Storage answers `read`."""
-        read.subscription.loaded(read, entries)
-        self._awake[read.subscription] = None
+        if self._has(read.subscription):
+            read.subscription.loaded(read, entries)
+            self._awake[read.subscription] = None
 
     def read_failed(self, read: ReadRange | ReadMessages) -> None:
         """Storage could not answer `read`; it is asked again."""
-        read.subscription.read_failed(read)
-        self._awake[read.subscription] = None
+        if self._has(read.subscription):
+            read.subscription.read_failed(read)
+            self._awake[read.subscription] = None
 
     # -- what there is ------------------------------------------------------------------------------------
 
@@ -554,6 +558,10 @@ class Broker:
         if subscription is None:
             raise errors.not_found(name)
         return subscription
+
+    def _has(self, subscription: Subscription) -> bool:
+        """Whether it was not deleted meanwhile; its name may have another owner by now."""
+        return self._subscriptions.get(subscription.name) is subscription
 
     def _shown(self, subscription: Subscription) -> pb.Subscription:
         topic = subscription.topic

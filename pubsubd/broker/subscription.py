@@ -165,13 +165,15 @@ class Subscription:
         Source: pubsub.proto, AcknowledgeRequest.
         """
         leases, others = self.leases.running(dict.fromkeys(ack_ids), now_us)
-        judged = self._judge(Operation.ACK, others)
+        # A malformed id refuses the whole request, so that is found out first.
+        self.check_ack_ids(others)
         if leases:
             self._ack(leases, call_id, now_us)
-        for one in judged:
-            if one.verdict is Verdict.APPLY_LATE:
-                assert one.token is not None
-                self._ack_late(one.token, now_us)
+        judged: list[Judged] = []
+        for one in self._judge(Operation.ACK, others):
+            if one.verdict is Verdict.APPLY_LATE and not self._ack_late(one.token, now_us):
+                one = one._replace(verdict=Verdict.NOOP)
+            judged.append(one)
         self._journal_judged(_ACK, judged, 0, call_id, now_us)
         return _refusals(judged)
 
@@ -186,6 +188,7 @@ class Subscription:
         Source: pubsub.proto, ModifyAckDeadlineRequest.
         """
         leases, others = self.leases.running(dict.fromkeys(ack_ids), now_us)
+        self.check_ack_ids(others)
         judged = self._judge(Operation.EXTEND if seconds else Operation.NACK, others)
         if leases and seconds:
             self._extend(leases, seconds, call_id, now_us)
@@ -228,9 +231,6 @@ class Subscription:
         return token is not None and token.sub_id == self.sub_id
 
     def _judge(self, operation: Operation, ack_ids: Sequence[str]) -> list[Judged]:
-        if not ack_ids:
-            return []
-        self.check_ack_ids(ack_ids)
         verdicts = VERDICTS[self.exactly_once]
         judged: list[Judged] = []
         for ack_id in ack_ids:
@@ -256,17 +256,22 @@ class Subscription:
                 ]
             )  # fmt: skip
 
-    def _ack_late(self, token: AckToken, now_us: int) -> None:
-        """Without exactly-once: an ack after the lease spares a redelivery, even one that is under way."""
-        message_id = token.message_id
+    def _ack_late(self, token: AckToken | None, now_us: int) -> bool:
+        """Without exactly-once: an ack after the lease spares a redelivery, even one that is under way.
+
+        False if the same request has acked the message by another generation.
+        """
+        assert token is not None
+        message_id, generation = token.message_id, token.generation
         lease = self.leases.by_message.get(message_id)
         if lease is not None:
             self.leases.end([lease])
         elif self._waiting.pop(message_id, None) is None:
-            return  # the same request named two generations of this message
+            return False
         self._finish([message_id])
-        if token.generation > 1:
-            self._remember(message_id, token.generation, Ending.ACKED, now_us)
+        if generation > 1 or self.endings.of(message_id, generation) is not None:
+            self._remember(message_id, generation, Ending.ACKED, now_us)
+        return True
 
     def _finish(self, message_ids: list[int]) -> None:
         self._ledger.record(oplog.finished(oplog.Finished(self.sub_id, message_ids)))
@@ -357,7 +362,12 @@ class Subscription:
         """
         if self.exactly_once or not consumer.confirms_receipt or not consumer.outstanding_messages:
             return
-        leases = [lease for lease in self.leases if lease.holder is consumer and not lease.named]
+        leases = [
+            lease
+            for lease in self.leases
+            # One that ran out has expired, whether or not that was noticed yet.
+            if lease.holder is consumer and not lease.named and now_us <= lease.deadline_us
+        ]
         if leases:
             self._journal_void(_RESET, leases, now_us)
             self._return(leases, counts=False)
@@ -478,16 +488,16 @@ class Subscription:
     def _stage(self) -> None:
         """Make the oldest waiting messages deliverable: those in the tail at once, the others by a read."""
         missing: list[int] = []
-        for _ in range(min(len(self._returned), limits.READ_MESSAGES_MAX)):
-            if self._reading_messages and self.topic.tail.find(self._returned[0]) is None:
-                break
-            message_id = heappop(self._returned)
-            if message_id not in self._waiting:
-                continue
-            entry = self.topic.tail.find(message_id)
-            if entry is None:
-                missing.append(message_id)
-            else:
+        while self._returned and len(self._staged) + len(missing) < limits.READ_MESSAGES_MAX:
+            entry = None
+            if self._returned[0] in self._waiting:  # else it was acked late
+                entry = self.topic.tail.find(self._returned[0])
+                if entry is None and self._reading_messages:
+                    break
+                if entry is None:
+                    missing.append(self._returned[0])
+            heappop(self._returned)
+            if entry is not None:
                 self._stage_entry(entry)
         if missing:
             self._reading_messages = True
@@ -519,15 +529,19 @@ class Subscription:
         return reads
 
     def loaded(self, read: ReadRange | ReadMessages, entries: Sequence[Entry]) -> None:
-        """`entries` ascend. Of a range they are the first there are; none means that there are none."""
+        """`entries` ascend, and are the first that were asked for; none means that there are none."""
         if isinstance(read, ReadMessages):
             self._reading_messages = False
             for entry in entries:
                 self._stage_entry(entry)
-            # A message that storage does not have cannot be delivered; asking again would never end.
             found = {entry.message_id for entry in entries}
-            lost = [m for m in read.message_ids if m not in found and m in self._waiting]
-            assert not lost, f"messages {lost[:3]} of {self.name} are owed and not stored"
+            read_through = entries[-1].message_id if entries else read.message_ids[-1]
+            for message_id in read.message_ids:
+                if message_id > read_through:
+                    heappush(self._returned, message_id)
+                else:
+                    # What storage does not have can never be delivered; asking again would never end.
+                    assert message_id in found or message_id not in self._waiting, (self.name, message_id)
             return
         self._reading_range = False
         if self.detached:

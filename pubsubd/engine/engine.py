@@ -385,7 +385,7 @@ class Engine:
             )
             found = [entry for row in rows for entry in unpack_chunk(row)]
             return [entry for entry in found if read.after_id < entry.message_id <= read.through_id]
-        rows = await self._store.read_messages(read.topic_id, read.message_ids)
+        rows = await self._store.read_messages(read.topic_id, read.message_ids, limits.READ_BYTES_MAX)
         wanted = set(read.message_ids)
         return [entry for row in rows for entry in unpack_chunk(row) if entry.message_id in wanted]
 

@@ -107,7 +107,7 @@ class Stream:
         return request
 
     async def _forget(self, opened_us: int) -> None:
-        # Without a broker there is nothing to take it from: one that is restored later adopts no closed stream.
+        # Where no broker comes back in time, its successor finds a consumer that takes nothing.
         self._end = self._end or _DONE
         with contextlib.suppress(NotSettled):
             broker = await self._engine.broker()

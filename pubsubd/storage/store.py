@@ -35,6 +35,7 @@ _CHECKPOINT_PAGES = 1000
 # Rows of old endings removed beside each commit that adds some.
 _ENDINGS_FORGOTTEN_MAX = 500
 _TRIM_ROWS_MAX = 16
+_EVERY_ID = 2**63 - 1
 
 Durability = Literal["process", "power"]
 Result = TypeVar("Result")
@@ -79,6 +80,15 @@ class Loaded(NamedTuple):
     journal_rows: list[tuple[int, int, int]]  # (first_seq, n, bytes)
 
 
+class _Found(NamedTuple):
+    """What opening the database tells."""
+
+    secret: bytes
+    boot: int
+    clean: bool
+    orphans: list[int]  # topics that are gone and whose messages are not
+
+
 class _Connection(aiosqlite.Connection):
     """A connection whose thread runs whole functions: one hop for a transaction, not one per statement."""
 
@@ -91,16 +101,15 @@ class _Connection(aiosqlite.Connection):
 class Store:
     """One open database. Use `open` and `close`."""
 
-    def __init__(
-        self, writer: _Connection, reader: _Connection, secret: bytes, boot: int, clean: bool
-    ) -> None:
-        self.secret = secret
-        self.boot = boot
-        self.was_clean = clean
+    def __init__(self, writer: _Connection, reader: _Connection, found: _Found) -> None:
+        self.secret = found.secret
+        self.boot = found.boot
+        self.was_clean = found.clean
         self.faults = Faults()
         self._writer = writer
         self._reader = reader
-        self._trims: dict[int, int] = {}
+        # Messages of topics that went before all of their rows did.
+        self._trims = dict.fromkeys(found.orphans, _EVERY_ID)
 
     @classmethod
     async def open(cls, directory: Path | None, durability: Durability) -> Store:
@@ -113,7 +122,7 @@ class Store:
         writer = _Connection(lambda: sqlite3.connect(path, isolation_level=None), 64)
         try:
             await writer
-            secret, boot, clean = await writer.run(_prepare, durability, path)
+            found = await writer.run(_prepare, durability, path)
         except sqlite3.Error as error:
             await writer.close()
             raise Unusable(f"the database {path} cannot be used: {error}") from error
@@ -125,7 +134,7 @@ class Store:
             reader = _Connection(lambda: sqlite3.connect(path, isolation_level=None), 64)
             await reader
             await reader.run(_tune)
-        return cls(writer, reader, secret, boot, clean)
+        return cls(writer, reader, found)
 
     async def close(self) -> None:
         if self._reader is not self._writer:
@@ -149,18 +158,15 @@ class Store:
         Raises:
             StorageFailed: nothing was written, or it is not known whether it was.
         """
-        for topic_id, through_id in commit.trims.items():
-            self._trims[topic_id] = through_id
-        trims = dict(self._trims)
+        # The bounds of this commit count on acks that happen only with it.
+        trims = self._trims | commit.trims
         try:
             trimmed = await self._writer.run(_transact, commit, trims, self.faults)
         except (sqlite3.Error, OSError) as error:
-            # These bounds counted on acks that did not happen.
-            self._trims.clear()
             raise StorageFailed(str(error)) from error
-        for topic_id in trimmed:
-            if self._trims.get(topic_id) == trims[topic_id]:
-                del self._trims[topic_id]
+        self._trims = {
+            topic_id: through_id for topic_id, through_id in trims.items() if topic_id not in trimmed
+        }
 
     @property
     def has_rows_to_trim(self) -> bool:
@@ -174,10 +180,10 @@ class Store:
         except sqlite3.Error as error:
             raise StorageFailed(str(error)) from error
 
-    async def read_messages(self, topic_id: int, message_ids: Sequence[int]) -> list[bytes]:
-        """The chunks that hold these messages, ids ascending; each chunk once."""
+    async def read_messages(self, topic_id: int, message_ids: Sequence[int], bytes_max: int) -> list[bytes]:
+        """The chunks that hold the first of these messages, ids ascending; about `bytes_max` in sum."""
         try:
-            return await self._reader.run(_read_messages, topic_id, message_ids)
+            return await self._reader.run(_read_messages, topic_id, message_ids, bytes_max)
         except sqlite3.Error as error:
             raise StorageFailed(str(error)) from error
 
@@ -194,7 +200,7 @@ def _tune(connection: sqlite3.Connection) -> None:
     connection.execute("PRAGMA temp_store = MEMORY")
 
 
-def _prepare(connection: sqlite3.Connection, durability: Durability, path: str) -> tuple[bytes, int, bool]:
+def _prepare(connection: sqlite3.Connection, durability: Durability, path: str) -> _Found:
     _check_ours(connection, path)
     connection.execute(f"PRAGMA page_size = {_PAGE_BYTES}")
     connection.execute("PRAGMA journal_mode = WAL")
@@ -207,7 +213,21 @@ def _prepare(connection: sqlite3.Connection, durability: Durability, path: str) 
     secret, boot, clean = connection.execute("SELECT secret, boot, clean FROM server").fetchone()
     connection.execute("UPDATE server SET boot = boot + 1, clean = 0")
     connection.execute("COMMIT")
-    return secret, boot + 1, bool(clean)
+    return _Found(secret, boot + 1, bool(clean), _orphans(connection))
+
+
+def _orphans(connection: sqlite3.Connection) -> list[int]:
+    """Topics that have messages and do not exist; one probe of the index for each that has messages."""
+    found: list[int] = []
+    topic_id = 0
+    while True:
+        (topic_id,) = connection.execute(
+            "SELECT min(topic_id) FROM chunk WHERE topic_id > ?", (topic_id,)
+        ).fetchone()
+        if topic_id is None:
+            return found
+        if connection.execute("SELECT 1 FROM topic WHERE topic_id = ?", (topic_id,)).fetchone() is None:
+            found.append(topic_id)
 
 
 def _check_ours(connection: sqlite3.Connection, path: str) -> None:
@@ -342,9 +362,11 @@ def _read_range(
     return found
 
 
-def _read_messages(connection: sqlite3.Connection, topic_id: int, message_ids: Sequence[int]) -> list[bytes]:
+def _read_messages(
+    connection: sqlite3.Connection, topic_id: int, message_ids: Sequence[int], bytes_max: int
+) -> list[bytes]:
     found: list[bytes] = []
-    last_found = 0
+    last_found = size = 0
     for message_id in message_ids:
         if message_id <= last_found:
             continue
@@ -355,6 +377,9 @@ def _read_messages(connection: sqlite3.Connection, topic_id: int, message_ids: S
         if row is not None:
             last_found, data = row
             found.append(data)
+            size += len(data)
+            if size >= bytes_max:
+                break
     return found
 
 

@@ -351,7 +351,7 @@ def _inside(window: tuple[int, int], leases: list[tuple[int, int]]) -> bool:
 
 
 def _story(message: Message) -> str:
-    """Everything that is known of a message, in the order of its times, in microseconds."""
+    """Everything that is known of a message, in milliseconds from the first that is."""
     steps: list[tuple[int, str]] = []
     if message.published_us is not None:
         steps.append((message.published_us, "publish confirmed"))
@@ -361,12 +361,14 @@ def _story(message: Message) -> str:
             steps.append((delivery.at_us, f"delivered {name}"))
         for a in delivery.attempts:
             what = f"{a.action} {a.seconds} s" if a.action == "extend" else a.action
-            took = a.ended_us - a.started_us
-            steps.append((a.started_us, f"{what} {name}: {a.code}, {a.answer}, {took} us later"))
+            took_ms = (a.ended_us - a.started_us) / 1000
+            steps.append((a.started_us, f"{what} {name}: {a.code}, {a.answer}, after {took_ms:.1f} ms"))
         if delivery.ack_resolved_us is not None:
             steps.append((delivery.ack_resolved_us, f"ack of {name} resolved: {delivery.ack_result}"))
         if delivery.nack_resolved_us is not None:
             steps.append((delivery.nack_resolved_us, f"nack of {name} resolved: {delivery.nack_result}"))
     if not steps:
         return "nothing is known of it"
-    return "; ".join(f"{at_us}: {text}" for at_us, text in sorted(steps))
+    steps.sort()
+    first_us, _ = steps[0]
+    return "; ".join(f"+{(at_us - first_us) / 1000:.1f} {text}" for at_us, text in steps)

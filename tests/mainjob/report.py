@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from tests.mainjob.audit import Delivery, Message
+from tests.mainjob.audit import Delivery, Message, Violation
 from tests.mainjob.job import Outcome
 
-_VIOLATIONS_SHOWN_MAX = 5
+_VIOLATIONS_SHOWN_MAX = 2
 
 
 def write_report(outcome: Outcome, path: Path) -> None:
@@ -104,16 +103,19 @@ def _rows(outcome: Outcome) -> Iterator[tuple[str, str]]:
     if waits:
         yield "ack asked to confirmed, median", f"{waits[len(waits) // 2] / 1000:,.1f} ms"
         yield "ack asked to confirmed, longest", f"{waits[-1] / 1000:,.1f} ms"
-    yield "until every message was acked", f"{outcome.drain_seconds:,.1f} s"
+    if outcome.drain_seconds:
+        yield "until every message was acked", f"{outcome.drain_seconds:,.1f} s"
     yield "whole run", f"{outcome.elapsed_seconds:,.1f} s"
 
 
 def _verdict(outcome: Outcome) -> Iterator[str]:
-    by_rule = Counter(violation.rule for violation in outcome.verdict.violations)
-    for rule, count in by_rule.items():
-        yield f"VIOLATED: {rule}: {count:,} times"
-    for violation in outcome.verdict.violations[:_VIOLATIONS_SHOWN_MAX]:
-        yield f"  {violation.rule}: message {violation.message_id or '-'}: {violation.text}"
+    by_rule: dict[str, list[Violation]] = {}
+    for violation in outcome.verdict.violations:
+        by_rule.setdefault(violation.rule, []).append(violation)
+    for rule, violations in by_rule.items():
+        yield f"VIOLATED: {rule}: {len(violations):,} times"
+        for violation in violations[:_VIOLATIONS_SHOWN_MAX]:
+            yield f"  message {violation.message_id or '-'}: {violation.text}"
     if outcome.diagnosis:
         yield f"GAVE UP: {outcome.diagnosis}"
     if outcome.passed:

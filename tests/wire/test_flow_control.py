@@ -1,0 +1,110 @@
+"""Flow control and fairness between streams."""
+
+import asyncio
+import time
+
+from tests.wire.harness import case
+from tests.wire.support import World
+
+STREAMS = 4
+SHARE_MIN = 0.7
+
+
+@case(alone=True)
+async def test_no_lease_starts_behind_a_client_that_does_not_read(world: World):
+    sub = await world.subscription()
+    await sub.publish(10_000, size=10_000)
+    async with sub.stream(client=world.new_client(), reading=False):
+        seen = []
+        for _ in range(8):
+            await asyncio.sleep(0.5)
+            seen.append((await world.state_of(sub)).leased)
+    # A response is about a megabyte, a hundred of these messages. One may be in commit while one is being
+    # written; the transport holds what it had taken before it noticed that nobody reads.
+    assert 0 < max(seen) <= 600
+    assert max(seen[2:]) == min(seen[2:]), seen
+
+
+@case(alone=True)
+async def test_equal_streams_get_equal_shares(world: World):
+    sub = await world.subscription()
+    await sub.publish(20_000, size=500)
+    streams = [sub.stream(client=world.new_client(), max_outstanding_messages=500) for _ in range(STREAMS)]
+    async with streams[0], streams[1], streams[2], streams[3]:
+        counts = await asyncio.gather(*[drain(sub, stream) for stream in streams])
+    assert sum(counts) == 20_000
+    assert min(counts) >= SHARE_MIN * 20_000 / STREAMS, counts
+
+
+@case(alone=True)
+async def test_equal_streams_without_limits_get_equal_shares(world: World):
+    sub = await world.subscription()
+    streams = [sub.stream(client=world.new_client()) for _ in range(STREAMS)]
+    async with streams[0], streams[1], streams[2], streams[3]:
+        for stream in streams:
+            await stream.pong()
+        drains = [asyncio.create_task(drain(sub, stream)) for stream in streams]
+        await sub.publish(20_000, size=500)
+        counts = await asyncio.gather(*drains)
+    assert sum(counts) == 20_000
+    assert min(counts) >= SHARE_MIN * 20_000 / STREAMS, counts
+
+
+async def drain(sub, stream) -> int:
+    """Takes and acks until nothing has come for a second."""
+    count, last = 0, time.monotonic()
+    while time.monotonic() - last < 1:
+        if deliveries := stream.take_now():
+            count, last = count + len(deliveries), time.monotonic()
+            await sub.ack(*deliveries)
+        else:
+            await asyncio.sleep(0.002)
+    return count
+
+
+@case(alone=True)
+async def test_full_stream_does_not_slow_the_others(world: World):
+    sub = await world.subscription()
+    await sub.publish(5)
+    full = sub.stream(max_outstanding_messages=5, stream_ack_deadline_seconds=60)
+    unread = sub.stream(client=world.new_client(), reading=False, stream_ack_deadline_seconds=60)
+    free = sub.stream(client=world.new_client())
+    async with full:
+        await full.take(5)
+        async with unread, free:
+            await free.pong()
+            await sub.publish(2000, size=100)
+            # The one that does not read is given what fits in its connection; the rest goes on.
+            start = time.monotonic()
+            assert await drain(sub, free) >= 500
+            assert time.monotonic() - start < 5
+        assert len(full.deliveries) == 5
+
+
+@case
+async def test_byte_limit_counts_whole_messages_and_unary_acks_free_it(world: World):
+    sub = await world.subscription()
+    await sub.publish_data(*[b"%d" % i * 1000 for i in range(6)])
+    async with sub.stream(max_outstanding_bytes=2500) as stream:
+        first = await stream.take(3)
+        await stream.nothing_for(1)
+        await sub.ack(first[0])
+        await stream.take(1)
+        await stream.nothing_for(1)
+        await sub.nack(first[1])
+        await stream.take(1)
+        await stream.nothing_for(1)
+
+
+@case
+async def test_failed_ack_does_not_take_a_slot_again(world: World):
+    sub = await world.subscription()
+    await sub.publish(4)
+    async with sub.stream(max_outstanding_messages=2) as stream:
+        a, _ = await stream.take(2)
+        await sub.modack(1, a)
+        (third,) = await stream.take(1, within=4)
+        assert await sub.failed_acks(a) != {}
+        await stream.nothing_for(2)
+        await sub.ack(third)
+        await stream.take(1)

@@ -513,10 +513,13 @@ class Broker:
 
     def pump(self, now_us: int, commit_us: int) -> None:
         """Deliver what can be delivered; the deliveries are among the effects."""
-        awake, self._awake = self._awake, {}
-        for subscription in awake:
+        size = 0
+        while self._awake and size < limits.PUMP_BYTES_MAX:
+            subscription = next(iter(self._awake))
+            del self._awake[subscription]
             deliveries = subscription.pump(self.boot, now_us, commit_us)
             if deliveries:
+                size += sum([lease.size for delivery in deliveries for lease in delivery.leases])
                 self.ledger.now.deliveries.extend(deliveries)
                 self._set_timer(subscription)
             self._reads.extend(subscription.take_reads())
@@ -525,6 +528,12 @@ class Broker:
         """What storage is asked for; the answers are expected by `loaded`."""
         reads, self._reads = self._reads, []
         return reads
+
+    def read_bytes(self) -> int:
+        """How much one read may bring, so that all subscriptions with consumers stay within a bound together."""
+        consuming = sum(1 for subscription in self._subscriptions.values() if subscription.consumers)
+        fair = limits.READ_BYTES_ALL_MAX // max(1, consuming)
+        return min(limits.READ_BYTES_MAX, max(limits.CHUNK_BYTES_MAX, fair))
 
     def has_work(self) -> bool:
         """Whether `pump` or a commit has anything to do."""

@@ -362,13 +362,13 @@ class Engine:
 
     def _start_reads(self, broker: Broker) -> None:
         for read in broker.take_reads():
-            task = asyncio.create_task(self._read(broker, read))
+            task = asyncio.create_task(self._read(broker, read, broker.read_bytes()))
             self._reads.add(task)
             task.add_done_callback(self._reads.discard)
 
-    async def _read(self, broker: Broker, read: ReadRange | ReadMessages) -> None:
+    async def _read(self, broker: Broker, read: ReadRange | ReadMessages, bytes_max: int) -> None:
         try:
-            entries = await self._entries(read)
+            entries = await self._entries(read, bytes_max)
         except StorageFailed as failure:
             _log.error("messages could not be read: %s", failure)
             await asyncio.sleep(_PROBE_SECONDS_MAX)
@@ -378,14 +378,12 @@ class Engine:
                 broker.loaded(read, entries)
         self.poke()
 
-    async def _entries(self, read: ReadRange | ReadMessages) -> list[Entry]:
+    async def _entries(self, read: ReadRange | ReadMessages, bytes_max: int) -> list[Entry]:
         if isinstance(read, ReadRange):
-            rows = await self._store.read_range(
-                read.topic_id, read.after_id, read.through_id, limits.READ_BYTES_MAX
-            )
+            rows = await self._store.read_range(read.topic_id, read.after_id, read.through_id, bytes_max)
             found = [entry for row in rows for entry in unpack_chunk(row)]
             return [entry for entry in found if read.after_id < entry.message_id <= read.through_id]
-        rows = await self._store.read_messages(read.topic_id, read.message_ids, limits.READ_BYTES_MAX)
+        rows = await self._store.read_messages(read.topic_id, read.message_ids, bytes_max)
         wanted = set(read.message_ids)
         return [entry for row in rows for entry in unpack_chunk(row) if entry.message_id in wanted]
 

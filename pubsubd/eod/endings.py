@@ -45,6 +45,8 @@ class Endings:
             yield message_id, generation, ending
 
     def add(self, message_id: int, generation: int, ending: Ending, at_us: int) -> None:
+        # One that replaces another is as young as it is new.
+        self._endings.pop((message_id, generation), None)
         self._endings[message_id, generation] = (ending, at_us)
         if ending is Ending.ACKED:
             self._acked[message_id] = generation

@@ -12,14 +12,16 @@ from __future__ import annotations
 
 from sys import maxsize
 
+from pubsubd.model import limits
+
 
 class Window:
-    """`max_messages` and `max_bytes` (of serialised PubsubMessage) at or below zero mean no limit."""
+    """`max_messages` and `max_bytes` (of serialised PubsubMessage) at or below zero mean no limit but ours."""
 
     __slots__ = ("max_bytes", "max_messages", "outstanding_bytes", "outstanding_messages")
 
     def __init__(self, max_messages: int = 0, max_bytes: int = 0) -> None:
-        self.max_messages = max_messages if max_messages > 0 else maxsize
+        self.max_messages = max_messages if max_messages > 0 else limits.OUTSTANDING_MESSAGES_MAX
         self.max_bytes = max_bytes if max_bytes > 0 else maxsize
         self.outstanding_messages = 0
         self.outstanding_bytes = 0

@@ -124,8 +124,14 @@ PAGE_SIZE_DEFAULT: Final = 1000
 TAIL_BYTES_MAX: Final = 32 * 1024**2
 #: Ours: messages of one topic and commit are stored in rows of about this size.
 CHUNK_BYTES_MAX: Final = 256 * 1024
-#: Ours: what one read brings from storage to a subscription with a cold backlog.
+#: Ours: what one read brings from storage to a subscription with a cold backlog, and what all of them bring
+#: together, as far as a chunk for each allows.
 READ_BYTES_MAX: Final = 2 * 1024**2
+READ_BYTES_ALL_MAX: Final = 64 * 1024**2
+#: Ours: what one commit delivers; subscriptions that it leaves out come first in the next.
+PUMP_BYTES_MAX: Final = 16 * 1024**2
+#: Ours: what a stream without limits of its own may hold; each outstanding message costs about half a kilobyte.
+OUTSTANDING_MESSAGES_MAX: Final = 500_000
 #: Ours: messages waiting for redelivery that one read fetches.
 READ_MESSAGES_MAX: Final = 500
 #: Ours: below this many messages at hand the next read is asked for.

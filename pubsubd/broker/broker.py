@@ -530,7 +530,7 @@ class Broker:
         return reads
 
     def read_bytes(self) -> int:
-        """How much one read may bring, so that all subscriptions with consumers stay within a bound together."""
+        """How much one read may bring, so that those of all subscriptions stay within a bound together."""
         consuming = sum(1 for subscription in self._subscriptions.values() if subscription.consumers)
         fair = limits.READ_BYTES_ALL_MAX // max(1, consuming)
         return min(limits.READ_BYTES_MAX, max(limits.CHUNK_BYTES_MAX, fair))

@@ -16,7 +16,7 @@ from pubsubd.model import limits
 
 
 class Window:
-    """`max_messages` and `max_bytes` (of serialised PubsubMessage) at or below zero mean no limit but ours."""
+    """`max_messages` and `max_bytes` (of serialised PubsubMessage) up to zero mean no limit but ours."""
 
     __slots__ = ("max_bytes", "max_messages", "outstanding_bytes", "outstanding_messages")
 

@@ -130,7 +130,8 @@ READ_BYTES_MAX: Final = 2 * 1024**2
 READ_BYTES_ALL_MAX: Final = 64 * 1024**2
 #: Ours: what one commit delivers; subscriptions that it leaves out come first in the next.
 PUMP_BYTES_MAX: Final = 16 * 1024**2
-#: Ours: what a stream without limits of its own may hold; each outstanding message costs about half a kilobyte.
+#: Ours: what a stream without limits of its own may hold; each outstanding message costs about half a
+#: kilobyte.
 OUTSTANDING_MESSAGES_MAX: Final = 500_000
 #: Ours: messages waiting for redelivery that one read fetches.
 READ_MESSAGES_MAX: Final = 500

@@ -41,6 +41,11 @@ _OPTIONS = [
     ("grpc.http2.min_ping_interval_without_data_ms", 1000),
     ("grpc.http2.max_ping_strikes", 0),
     ("grpc.keepalive_permit_without_calls", 1),
+    # Calls that pile up while the process is stalled are otherwise refused before a handler sees them, and
+    # so without the details that a failed ack needs; see calls.py.
+    ("grpc.server.max_pending_requests", 1_000_000),
+    ("grpc.server.max_pending_requests_hard_limit", 1_000_000),
+    ("grpc.server_max_unrequested_time_in_server", 3600),
 ]
 
 

@@ -12,6 +12,7 @@ returns. In memory nothing survives.
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
@@ -30,8 +31,11 @@ FILE_NAME = "pubsubd.sqlite3"
 
 _PAGE_BYTES = 8192
 _CACHE_KIB = 16 * 1024
-# Moving the write-ahead log into the database stops commits for as long as it takes: often and little, then.
-_CHECKPOINT_PAGES = 1000
+# The write-ahead log is moved into the database by a connection of its own whenever about so much was added
+# to it, beside the commits. Under constant load it never ends up empty and so grows; then the writer finishes
+# the move itself, which has little left to do and stops commits for a few milliseconds.
+_CHECKPOINT_BYTES = 8 * 1024**2
+_WAL_BYTES_MAX = 64 * 1024**2
 # Rows of old endings removed beside each commit that adds some.
 _ENDINGS_FORGOTTEN_MAX = 500
 _TRIM_ROWS_MAX = 16
@@ -69,6 +73,11 @@ class Commit:
     trims: dict[int, int] = field(default_factory=dict)  # topic_id: messages up to this id are not needed
     clean: bool = False  # the last commit before an orderly end
 
+    def wal_bytes(self) -> int:
+        """About how much it adds to the write-ahead log: what it carries, and the pages that rows share."""
+        carried = len(self.oplog) + sum(len(data) for _, _, data in self.chunks)
+        return carried + (len(self.journal[3]) if self.journal else 0) + 4 * _PAGE_BYTES
+
 
 class Loaded(NamedTuple):
     """Everything but messages."""
@@ -101,13 +110,19 @@ class _Connection(aiosqlite.Connection):
 class Store:
     """One open database. Use `open` and `close`."""
 
-    def __init__(self, writer: _Connection, reader: _Connection, found: _Found) -> None:
+    def __init__(
+        self, writer: _Connection, reader: _Connection, checkpointer: _Connection | None, found: _Found
+    ) -> None:
         self.secret = found.secret
         self.boot = found.boot
         self.was_clean = found.clean
         self.faults = Faults()
         self._writer = writer
         self._reader = reader
+        self._checkpointer = checkpointer
+        self._checkpoint: asyncio.Task[None] | None = None
+        self._wal_bytes = 0  # as it was after the last checkpoint
+        self._wal_bytes_added = 0
         # Messages of topics that went before all of their rows did.
         self._trims = dict.fromkeys(found.orphans, _EVERY_ID)
 
@@ -129,15 +144,21 @@ class Store:
         except Unusable:
             await writer.close()
             raise
-        reader = writer
-        if directory is not None:
-            reader = _Connection(lambda: sqlite3.connect(path, isolation_level=None), 64)
-            await reader
-            await reader.run(_tune)
-        return cls(writer, reader, found)
+        if directory is None:
+            return cls(writer, writer, None, found)
+        reader, checkpointer = (
+            _Connection(lambda: sqlite3.connect(path, isolation_level=None), 64) for _ in range(2)
+        )
+        await reader
+        await reader.run(_tune)
+        await checkpointer
+        return cls(writer, reader, checkpointer, found)
 
     async def close(self) -> None:
-        if self._reader is not self._writer:
+        if self._checkpoint is not None:
+            await self._checkpoint
+        if self._checkpointer is not None:
+            await self._checkpointer.close()
             await self._reader.close()
         await self._writer.close()
 
@@ -167,6 +188,22 @@ class Store:
         self._trims = {
             topic_id: through_id for topic_id, through_id in trims.items() if topic_id not in trimmed
         }
+        self._wal_bytes_added += commit.wal_bytes()
+        if self._checkpointer is not None:
+            await self._move_wal(self._checkpointer)
+
+    async def _move_wal(self, checkpointer: _Connection) -> None:
+        """Keep the write-ahead log short. A failure is no harm: the log only grows."""
+        if self._wal_bytes > _WAL_BYTES_MAX:
+            self._wal_bytes = await self._writer.run(_checkpoint, "RESTART")
+        elif self._wal_bytes_added > _CHECKPOINT_BYTES and (
+            self._checkpoint is None or self._checkpoint.done()
+        ):
+            self._wal_bytes_added = 0
+            self._checkpoint = asyncio.create_task(self._move_wal_beside(checkpointer))
+
+    async def _move_wal_beside(self, checkpointer: _Connection) -> None:
+        self._wal_bytes = await checkpointer.run(_checkpoint, "PASSIVE")
 
     @property
     def has_rows_to_trim(self) -> bool:
@@ -195,6 +232,16 @@ class Store:
 # Everything below runs in a connection's thread.
 
 
+def _checkpoint(connection: sqlite3.Connection, mode: str) -> int:
+    """Move the write-ahead log into the database as far as `mode` can; the bytes that the log still has."""
+    try:
+        _, pages, moved = connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()
+    except sqlite3.Error:
+        return 0
+    # One that was moved to its end is begun anew by the next commit.
+    return 0 if pages == moved else int(pages) * _PAGE_BYTES
+
+
 def _tune(connection: sqlite3.Connection) -> None:
     connection.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
     connection.execute("PRAGMA temp_store = MEMORY")
@@ -205,7 +252,7 @@ def _prepare(connection: sqlite3.Connection, durability: Durability, path: str) 
     connection.execute(f"PRAGMA page_size = {_PAGE_BYTES}")
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute(f"PRAGMA synchronous = {'FULL' if durability == 'power' else 'NORMAL'}")
-    connection.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
+    connection.execute("PRAGMA wal_autocheckpoint = 0")
     _tune(connection)
     connection.execute("BEGIN IMMEDIATE")
     if not connection.execute("PRAGMA user_version").fetchone()[0]:

@@ -101,10 +101,10 @@ class World:
         return sub
 
     @asynccontextmanager
-    async def own_server(self, *options: str) -> AsyncIterator[World]:
+    async def own_server(self, *options: str, in_memory: bool = False) -> AsyncIterator[World]:
         """A server for this case alone: one it may stop, kill or put under load."""
         with tempfile.TemporaryDirectory() as data_dir:
-            server = ServerProcess(Path(data_dir), *options, admin=True)
+            server = ServerProcess(None if in_memory else Path(data_dir), *options, admin=True)
             await asyncio.to_thread(server.start)
             world = World(server)
             world.connect()

@@ -561,6 +561,12 @@ async def test_CE_35_random_history_agrees_with_the_rules(world: World):
     await History(world, messages=1000, seconds=1200, seed=35).run()
 
 
+@case
+async def test_CE_35_random_history_with_kills_agrees_with_the_rules(world: World):
+    async with world.own_server() as own:
+        await History(own, messages=200, seconds=6, seed=36).run(lives=5)
+
+
 # How much later than the server this side may have noticed a delivery, in seconds.
 NOTICED_LATE_MAX = 0.75
 # A lease may be longer than its deadline says by the time that its own commit was expected to take.
@@ -608,9 +614,17 @@ class History:
         self.leases: list[Lease] = []
         self.newest: dict[str, Lease] = {}  # by message id
 
-    async def run(self) -> None:
+    async def run(self, lives: int = 1) -> None:
+        """Between two lives of the server it is killed, which must change nothing."""
         self.sub = await self.world.subscription()
         await self.sub.publish(self.messages)
+        for life in range(lives):
+            if life > 0:
+                await self.world.restart_server()
+            await self.live()
+        assert len(self.newest) == self.messages
+
+    async def live(self) -> None:
         end = time.monotonic() + self.seconds
         async with self.sub.stream() as stream:
             while time.monotonic() < end:
@@ -620,7 +634,8 @@ class History:
                     await self.operate()
                 await asyncio.sleep(self.chance.uniform(0, 0.02))
             stream.check_open()
-        assert len(self.newest) == self.messages
+            for delivery in stream.take_now():
+                self.note_delivery(delivery)
 
     def note_delivery(self, delivery: Delivery) -> None:
         earlier = self.newest.get(delivery.message_id)

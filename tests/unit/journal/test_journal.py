@@ -1,0 +1,180 @@
+"""Events are numbered without a hole, and what a bounded tail drops is told."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pubsubd.journal.journal import Append, Journal
+from pubsubd.journal.record import RECORD, unpack
+from pubsubd.model.events import Event, Kind
+
+NOW_US = 1_700_000_000_000_000
+
+
+def acks(count: int) -> list[Event]:
+    return [Event(NOW_US, Kind.ACK, message_id=at + 1) for at in range(count)]
+
+
+class Tail:
+    """The table that a journal writes to, as storage would keep it."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self.journal = Journal(0, (), bytes_max)
+        self.rows: dict[int, list[tuple[int, Event]]] = {}
+        self.details: dict[int, str] = {}
+
+    def append(self, count: int) -> Append:
+        append = self.journal.append(acks(count), [], NOW_US)
+        assert append is not None
+        self.rows = {first: row for first, row in self.rows.items() if first > append.drop_through_seq}
+        self.details = {seq: text for seq, text in self.details.items() if seq > append.drop_through_seq}
+        self.rows[append.row.first_seq] = list(unpack(append.row))
+        self.details.update(append.details)
+        return append
+
+    @property
+    def seqs(self) -> list[int]:
+        return [seq for row in self.rows.values() for seq, _ in row]
+
+    @property
+    def bytes(self) -> int:
+        return RECORD.size * len(self.seqs)
+
+
+def gaps(append: Append) -> list[tuple[int, int]]:
+    """The first and last lost number of each GAP event in a row."""
+    details = dict(append.details)
+    return [
+        (event.aux, json.loads(details[seq])["last"])
+        for seq, event in unpack(append.row)
+        if event.kind == Kind.GAP
+    ]
+
+
+def test_numbers_begin_at_one_and_go_on_over_commits() -> None:
+    journal = Journal(0, (), 1 << 20)
+
+    first, second = journal.append(acks(2), [], NOW_US), journal.append(acks(1), [], NOW_US)
+
+    assert first is not None and second is not None
+    assert [seq for append in (first, second) for seq, _ in unpack(append.row)] == [1, 2, 3]
+    assert journal.last_seq == 3
+
+
+def test_numbers_go_on_after_a_restart() -> None:
+    append = Journal(41, [(40, 2, 2 * RECORD.size)], 1 << 20).append(acks(1), [], NOW_US)
+
+    assert append is not None
+    assert append.row.first_seq == 42
+
+
+def test_a_commit_without_events_writes_nothing() -> None:
+    journal = Journal(7, (), 0)
+
+    assert journal.append([], [], NOW_US) is None
+    assert journal.last_seq == 7
+
+
+def test_a_detail_goes_with_the_number_of_its_event() -> None:
+    append = Journal(10, (), 1 << 20).append(acks(3), [(0, {"b": 1, "a": "é"}), (2, {})], NOW_US)
+
+    assert append is not None
+    assert [(seq, json.loads(text)) for seq, text in append.details] == [(11, {"a": "é", "b": 1}), (13, {})]
+
+
+def test_within_the_bound_nothing_is_dropped() -> None:
+    tail = Tail(10 * RECORD.size)
+
+    for _ in range(5):
+        append = tail.append(2)
+        assert (append.drop_through_seq, gaps(append)) == (0, [])
+    assert tail.seqs == list(range(1, 11))
+
+
+def test_the_oldest_rows_are_dropped_and_the_same_commit_says_so() -> None:
+    tail = Tail(10 * RECORD.size)
+    for _ in range(5):
+        tail.append(2)
+
+    append = tail.append(2)
+
+    # Two more events and the GAP itself need the room of two rows.
+    assert append.drop_through_seq == 4
+    assert gaps(append) == [(1, 4)]
+    assert tail.seqs == list(range(5, 14))
+
+
+def test_one_event_names_all_that_a_commit_drops() -> None:
+    tail = Tail(10 * RECORD.size)
+    for _ in range(10):
+        tail.append(1)
+
+    append = tail.append(6)
+
+    assert gaps(append) == [(1, 7)]
+    assert tail.seqs == list(range(8, 18))
+
+
+def test_details_of_dropped_events_go_too() -> None:
+    tail = Tail(4 * RECORD.size)
+
+    for _ in range(20):
+        tail.append(2)
+
+    assert set(tail.details) <= set(tail.seqs)
+
+
+def test_a_commit_larger_than_the_bound_is_kept_whole() -> None:
+    tail = Tail(4 * RECORD.size)
+    tail.append(2)
+
+    append = tail.append(50)
+
+    # A commit is one row, and an event that is true is never left out.
+    assert gaps(append) == [(1, 2)]
+    assert len(tail.seqs) == 51
+
+
+def test_the_bound_holds_after_a_restart() -> None:
+    rows = [(1 + 2 * at, 2, 2 * RECORD.size) for at in range(5)]
+
+    append = Journal(10, rows, 4 * RECORD.size).append(acks(1), [], NOW_US)
+
+    assert append is not None
+    assert gaps(append) == [(1, append.drop_through_seq)]
+    assert 10 - append.drop_through_seq + 2 <= 4
+
+
+def test_it_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    tail = Tail(4 * RECORD.size)
+
+    with caplog.at_level(logging.WARNING):
+        for _ in range(20):
+            tail.append(2)
+
+    assert len(caplog.records) == 1
+
+
+@given(st.integers(3, 40), st.lists(st.integers(1, 12), min_size=1, max_size=60))
+def test_a_reader_knows_what_it_does_not_see(records_max: int, sizes: list[int]) -> None:
+    tail = Tail(records_max * RECORD.size)
+    lost: set[int] = set()
+
+    for count in sizes:
+        append = tail.append(count)
+        told = gaps(append)
+        # At most one GAP in a commit, and it names exactly what that commit dropped.
+        assert len(told) == bool(append.drop_through_seq)
+        for first, last in told:
+            assert last == append.drop_through_seq
+            assert first == max(lost, default=0) + 1
+            lost.update(range(first, last + 1))
+        # Every number is either there or named, and the bound holds unless this one commit is larger.
+        assert sorted(lost | set(tail.seqs)) == list(range(1, tail.journal.last_seq + 1))
+        assert not lost & set(tail.seqs)
+        assert len(tail.seqs) <= max(records_max, append.row.n)

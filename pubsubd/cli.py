@@ -242,8 +242,7 @@ In each of them a bad id never undoes a good one. The server never chooses by cl
     "--journal",
     heading="What is kept",
     type=click.Choice(["on", "off"]),
-    default="on",
-    show_default=True,
+    show_default="on; off with --in-memory",
     help="Record every publish, delivery, ack and expiry, in the commit that makes it true.",
 )
 @_option(
@@ -342,14 +341,17 @@ def settings_of(ctx: click.Context) -> Settings:
         click.UsageError: two of them contradict each other.
     """
     hosts, port = _address(ctx)
+    data_dir = _data_dir(ctx)
+    # A journal in memory is of use to nobody but who asks for it.
+    journal = ctx.params["journal"] or ("off" if data_dir is None else "on")
     return Settings(
         hosts=hosts,
         port=port,
         project=ctx.params["project"],
-        data_dir=_data_dir(ctx),
+        data_dir=data_dir,
         durability=ctx.params["durability"],
         ack_batch_policy=ctx.params["ack_batch_policy"],
-        journal=ctx.params["journal"] == "on",
+        journal=journal == "on",
         log_level=ctx.params["log_level"],
         log_format=ctx.params["log_format"],
         admin_port=ctx.params["admin"],

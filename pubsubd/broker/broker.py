@@ -303,12 +303,15 @@ class Broker:
 
     def create_subscription(self, request: pb.Subscription, unique: str, now_us: int) -> pb.Subscription:
         """`unique` becomes part of the name if the request gives none."""
-        resource = created_subscription(request)
+        try:
+            resource = created_subscription(request)
+        except errors.Unimplemented:
+            # What does not work yet is refused last, so that everything else is judged as it will be.
+            self._check_references(request)
+            raise
         if not resource.name:
             resource.name = names.generated_subscription_name(names.project_of(resource.topic), unique)
-        if resource.name in self._subscriptions:
-            raise errors.already_exists(resource.name)
-        topic = self._topic(resource.topic)
+        topic = self._check_references(resource)
         self._sub_id += 1
         # Only what is published from here on belongs to it.
         subscription = Subscription(
@@ -322,7 +325,12 @@ class Broker:
         check_subscription_update(request)
         subscription = self._subscription(request.subscription.name)
         before = subscription.exactly_once
-        subscription.resource = updated_subscription(subscription.resource, request)
+        try:
+            subscription.resource = updated_subscription(subscription.resource, request)
+        except errors.Unimplemented:
+            if "dead_letter_policy" in request.update_mask.paths:
+                self._topic(request.subscription.dead_letter_policy.dead_letter_topic)
+            raise
         self._subscription_changed(subscription, "updated", now_us)
         if subscription.exactly_once != before:
             self.ledger.now.changed.extend(subscription.consumers)
@@ -432,6 +440,7 @@ class Broker:
             False,
             shell,
         )
+        consumer.opened_us = now_us
         subscription.consumers[consumer] = None
         detail = {
             "client": request.client_id or client,
@@ -484,13 +493,13 @@ class Broker:
         consumer.subscription.consumers.pop(consumer, None)
         consumer.subscription.ready.pop(consumer, None)
 
-    def close_stream(self, consumer: Consumer, opened_us: int, now_us: int) -> None:
+    def close_stream(self, consumer: Consumer, now_us: int) -> None:
         subscription = consumer.subscription
         self.stop_assigning(consumer)
         if self._has(subscription):
             subscription.release_unseen(consumer, now_us)
             self._touch(subscription)
-        self._stream_event(consumer, 1, opened_us, now_us, {})
+        self._stream_event(consumer, 1, consumer.opened_us, now_us, {})
 
     # -- time and deliveries ------------------------------------------------------------------------------
 
@@ -571,6 +580,15 @@ class Broker:
     def _has(self, subscription: Subscription) -> bool:
         """Whether it was not deleted meanwhile; its name may have another owner by now."""
         return self._subscriptions.get(subscription.name) is subscription
+
+    def _check_references(self, resource: pb.Subscription) -> Topic:
+        """The topic of a subscription to create, whose name must be free and whose topics must exist."""
+        if resource.name in self._subscriptions:
+            raise errors.already_exists(resource.name)
+        topic = self._topic(resource.topic)
+        if resource.HasField("dead_letter_policy"):
+            self._topic(resource.dead_letter_policy.dead_letter_topic)
+        return topic
 
     def _shown(self, subscription: Subscription) -> pb.Subscription:
         topic = subscription.topic

@@ -18,6 +18,7 @@ class Consumer(Window):
         "client_id",
         "confirms_receipt",
         "once",
+        "opened_us",
         "shell",
         "stream_id",
         "subscription",
@@ -41,5 +42,6 @@ class Consumer(Window):
         self.ack_deadline_us = ack_deadline_us
         self.once = once  # a Pull: one delivery, and its leases count against no window
         self.shell = shell
+        self.opened_us = 0
         # Set once a delivery was extended right after it was sent: this client says what it has seen.
         self.confirms_receipt = False

@@ -351,7 +351,9 @@ class Engine:
         )
         broker = Broker.restore(saved, self._store.secret, self._store.boot, self._journal_on)
         self._oplog_bytes = sum(map(len, loaded.oplog))
-        self._journal = Journal(broker.journal_seq, loaded.journal_rows, self._journal_bytes_max)
+        self._journal = Journal(
+            broker.journal_seq, loaded.journal_rows, self._journal_bytes_max, self._journal.told
+        )
         return broker
 
     def _set_broker(self, broker: Broker) -> None:

@@ -49,6 +49,7 @@ class Stream:
         self._protocol_version = 0
         self._consumer: Consumer
         self._confirming: set[asyncio.Task[None]] = set()
+        self._progress = asyncio.Event()  # a request was decided, or a response written
 
     # -- Shell --------------------------------------------------------------------------------------------
 
@@ -74,7 +75,6 @@ class Stream:
 
     async def serve(self) -> None:
         first = await self._open()
-        opened_us = self._engine.now_us()
         tasks: list[asyncio.Task[None]] = []
         try:
             # Some clients wait for metadata before they count the stream as open.
@@ -86,7 +86,7 @@ class Stream:
         finally:
             for task in tasks:
                 task.cancel()
-            await self._forget(opened_us)
+            await self._forget()
         if self._end is not None and self._end is not _DONE:
             await refuse(self._context, self._end)
 
@@ -106,12 +106,12 @@ class Stream:
         self._protocol_version = request.protocol_version
         return request
 
-    async def _forget(self, opened_us: int) -> None:
+    async def _forget(self) -> None:
         # Where no broker comes back in time, its successor finds a consumer that takes nothing.
         self._end = self._end or _DONE
         with contextlib.suppress(NotSettled):
             broker = await self._engine.broker()
-            broker.close_stream(self._consumer, opened_us, self._engine.now_us())
+            broker.close_stream(self._consumer, self._engine.now_us())
             self._engine.poke()
 
     async def _wind_up(self, tasks: Sequence[asyncio.Task[None]]) -> None:
@@ -148,8 +148,10 @@ class Stream:
             check_streaming_pull_later(request, len(data))
             if self._protocol_version >= 1 and not self._control:
                 self._send(b"")
-            while len(self._confirming) >= limits.STREAM_REQUESTS_UNCONFIRMED_MAX:
-                await asyncio.wait(self._confirming, return_when=asyncio.FIRST_COMPLETED)
+            while len(self._confirming) + len(self._control) >= limits.STREAM_REQUESTS_UNCONFIRMED_MAX:
+                # A client that sends acks and does not read their confirmations is not read from either.
+                self._progress.clear()
+                await self._progress.wait()
             self._handle(await engine.broker(), request)
 
     def _handle(self, broker: Broker, request: pb.StreamingPullRequest) -> None:
@@ -165,7 +167,11 @@ class Stream:
                 self._confirm(request, verdict.refused_acks, verdict.refused_extensions)
             )
             self._confirming.add(task)
-            task.add_done_callback(self._confirming.discard)
+            task.add_done_callback(self._confirmed)
+
+    def _confirmed(self, task: asyncio.Task[None]) -> None:
+        self._confirming.discard(task)
+        self._progress.set()
 
     async def _confirm(
         self,
@@ -199,6 +205,7 @@ class Stream:
                 return
             if self._control:
                 await write(self._control.popleft() + self._properties())
+                self._progress.set()
             elif self._delivery is not None:
                 await self._write_delivery()
             else:

@@ -27,6 +27,7 @@ def parse(arguments: list[str]) -> tuple[Settings, Path]:
     add("--messages", type=int, default=100_000, help="how many to publish (default 100000)")
     add("--subscribers", type=int, default=3, help="subscriber processes (default 3)")
     add("--kills", type=int, default=5, help="SIGKILLs, spread over the drain (default 5)")
+    add("--stops", type=int, default=0, help="SIGTERMs among them, which end it gracefully (default 0)")
     add("--nack-percent", type=float, default=1.0, help="messages nacked, each at most once (default 1)")
     add("--payload", type=int, default=1_000, help="bytes of data in a message (default 1000)")
     add("--seed", type=int, help="decides the moments of the kills and who is nacked (default: by chance)")
@@ -48,6 +49,7 @@ def parse(arguments: list[str]) -> tuple[Settings, Path]:
         messages=options.messages,
         subscribers=options.subscribers,
         kills=options.kills,
+        stops=options.stops,
         nack_percent=options.nack_percent,
         payload=options.payload,
         seed=random.SystemRandom().randrange(1_000_000) if options.seed is None else options.seed,

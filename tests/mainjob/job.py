@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -42,6 +43,7 @@ class Settings:
     messages: int = 100_000
     subscribers: int = 3
     kills: int = 5
+    stops: int = 0
     nack_percent: float = 1.0
     payload: int = 1_000
     seed: int = 0
@@ -82,6 +84,7 @@ class Outcome:
     elapsed_seconds: float
     drain_seconds: float
     kills_us: list[int]
+    stops_us: list[int]
     diagnosis: str
 
     @property
@@ -103,8 +106,9 @@ class MainJob:
         self._publisher: subprocess.Popen[str] | None = None
         self._subscribers: list[subprocess.Popen[str]] = []
         self._tails: list[EventTail] = []
-        self._kill_at = self._kill_points()
+        self._ends = self._plan_ends()
         self._kills_us: list[int] = []
+        self._stops_us: list[int] = []
         self._told_acked = 0
         self._drain_seconds = 0.0
         self._phase = "starting"
@@ -112,11 +116,16 @@ class MainJob:
         self._started_us = now_us()
         self._started_wall_seconds = time.time()
 
-    def _kill_points(self) -> list[int]:
-        """Numbers of confirmed acks at which the server dies: one in each of equal parts of the middle."""
-        count, messages = self._settings.kills, self._settings.messages
-        width = 0.8 * messages / max(count, 1)
-        return [int(0.1 * messages + (i + self._random.random()) * width) for i in range(count)]
+    def _plan_ends(self) -> list[tuple[int, signal.Signals]]:
+        """When the server ends, in confirmed acks, and how: once in each of equal parts of the middle."""
+        signals = [signal.SIGKILL] * self._settings.kills + [signal.SIGTERM] * self._settings.stops
+        self._random.shuffle(signals)
+        messages = self._settings.messages
+        width = 0.8 * messages / max(len(signals), 1)
+        return [
+            (int(0.1 * messages + (i + self._random.random()) * width), number)
+            for i, number in enumerate(signals)
+        ]
 
     def run(self) -> Outcome:
         diagnosis = ""
@@ -141,6 +150,7 @@ class MainJob:
             self._elapsed(),
             self._drain_seconds,
             self._kills_us,
+            self._stops_us,
             diagnosis,
         )
 
@@ -198,9 +208,8 @@ class MainJob:
         self._phase = "draining"
         while not self._drained():
             self._step()
-            if self._kill_at and self._ledger.confirmed_count >= self._kill_at[0]:
-                self._kill_at.pop(0)
-                self._kill_server()
+            if self._ends and self._ledger.confirmed_count >= self._ends[0][0]:
+                self._end_server(self._ends.pop(0)[1])
         self._drain_seconds = self._elapsed()
 
     def _drained(self) -> bool:
@@ -263,11 +272,15 @@ class MainJob:
         if any(process.poll() is not None for process in self._subscribers):
             raise GaveUp(f"a subscriber process ended\n{self._diagnose()}")
 
-    def _kill_server(self) -> None:
+    def _end_server(self, number: signal.Signals) -> None:
         # The loop reads in steps; a random moment after one is a random moment in the life of the server.
         time.sleep(self._random.uniform(0, 2 * _POLL_SECONDS))
-        self._kills_us.append(now_us())
-        self._server.kill()
+        if number is signal.SIGKILL:
+            self._kills_us.append(now_us())
+            self._server.kill()
+        else:
+            self._stops_us.append(now_us())
+            self._server.terminate()
         time.sleep(self._random.uniform(0, _DOWN_SECONDS_MAX))
         self._start_server_again()
 
@@ -324,7 +337,8 @@ class MainJob:
         self._read()
         missing = sorted(self._ledger.unconfirmed)
         lines = [
-            f"phase: {self._phase}; kills: {len(self._kills_us)} of {self._settings.kills}",
+            f"phase: {self._phase}; kills: {len(self._kills_us)} of {self._settings.kills},"
+            f" stops: {len(self._stops_us)} of {self._settings.stops}",
             f"published {self._ledger.published_count}, acked {self._ledger.confirmed_count},"
             f" published but not acked {len(missing)}",
             *(f"  e.g. {self._ledger.story(message_id)}" for message_id in missing[:3]),

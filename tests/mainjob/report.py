@@ -34,6 +34,7 @@ def _header(outcome: Outcome) -> dict[str, Any]:
         "seed": outcome.settings.seed,
         "server_options": outcome.settings.server_options,
         "kills": [_seconds(outcome, at_us) for at_us in outcome.kills_us],
+        "stops": [_seconds(outcome, at_us) for at_us in outcome.stops_us],
         "counts": outcome.verdict.counts,
         "notes": dict(outcome.ledger.notes),
         "diagnosis": outcome.diagnosis,
@@ -95,6 +96,8 @@ def _rows(outcome: Outcome) -> Iterator[tuple[str, str]]:
     for name, count in outcome.ledger.notes.items():
         yield name, f"{count:,}"
     yield "SIGKILLs of the server", f"{len(outcome.kills_us)} of {outcome.settings.kills}"
+    if outcome.settings.stops:
+        yield "SIGTERMs of the server", f"{len(outcome.stops_us)} of {outcome.settings.stops}"
     waits = sorted(
         delivery.ack_resolved_us - delivery.ack_asked_us
         for delivery in outcome.ledger.deliveries.values()

@@ -43,7 +43,7 @@ async def test_backlog_larger_than_memory_is_delivered_whole_and_in_order(world:
 async def test_what_one_subscription_has_finished_is_kept_for_another(world: World):
     async with world.own_server() as own:
         fast = await own.subscription()
-        slow = await own.subscription(topic=fast.topic)
+        slow = await own.subscription(topic=fast.topic, ack_deadline_seconds=600)
         published = await publish_numbered(fast, 6000, 200)
         assert await drain(fast, 6000) == published
         assert message_ids(await slow.pull(10)) == list(published)[:10]

@@ -1,7 +1,10 @@
 """Flow control and fairness between streams."""
 
 import asyncio
+import contextlib
 import time
+
+import psutil
 
 from tests.wire.harness import case
 from tests.wire.support import World
@@ -108,3 +111,39 @@ async def test_failed_ack_does_not_take_a_slot_again(world: World):
         await stream.nothing_for(2)
         await sub.ack(third)
         await stream.take(1)
+
+
+@case
+async def test_client_that_sends_acks_and_never_reads_does_not_fill_the_memory(world: World):
+    async with world.own_server() as own:
+        sub = await own.subscription()
+        await sub.publish(3000, size=1000)
+        junk = [f"{number:0100}" for number in range(1000)]
+        process = psutil.Process(own.server.pid)
+        async with sub.stream(client=own.new_client(), reading=False) as stream:
+            await asyncio.sleep(1)
+            before = process.memory_info().rss
+            # Each asks for a confirmation of 100 kB. The server may stop to read, and then the writes wait.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(10):
+                    for _ in range(3000):
+                        await stream.send(ack_ids=junk)
+            assert process.memory_info().rss - before < 60_000_000
+        await sub.pull()
+
+
+@case
+async def test_many_streams_share_one_connection(world: World):
+    subs = [await world.subscription() for _ in range(5)]
+    client = world.new_client()
+    async with contextlib.AsyncExitStack() as stack:
+        streams = [
+            (sub, await stack.enter_async_context(sub.stream(client=client)))
+            for sub in subs
+            for _ in range(50)
+        ]
+        await asyncio.gather(*[stream.pong(within=5) for _, stream in streams])
+        ids = [message_id for sub in subs for message_id in await sub.publish(50)]
+        await asyncio.sleep(2)
+        seen = [delivery.message_id for _, stream in streams for delivery in stream.deliveries]
+        assert sorted(seen) == sorted(ids)

@@ -293,8 +293,8 @@ async def test_flood_of_keep_alives_is_taken(world: World):
     async with sub.stream() as stream:
         for _ in range(3000):
             await stream.send()
-        await stream.response(after=0)
-        await check_alive(stream, sub)
+        await sub.publish()
+        await stream.take(within=15)
         await stream.pong()
 
 

@@ -1,0 +1,1 @@
+"""Official client libraries against a real server process, used as their documentation says."""

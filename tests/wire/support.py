@@ -233,13 +233,15 @@ class Sub:
 
     async def watch(self, seconds: float) -> list[Delivery]:
         """All that an open stream and repeated Pulls are given in so long a time."""
-        pulled: list[Delivery] = []
+        seen: list[Delivery] = []
         deadline = time.monotonic() + seconds
         async with self.stream() as stream:
-            while (left := deadline - time.monotonic()) > 0:
-                pulled += await self.pull_now()
-                await asyncio.sleep(min(1.0, left))
-            return pulled + stream.deliveries
+            while (now := time.monotonic()) < deadline:
+                seen += await self.pull_now()
+                await until(min(now + 1, deadline))
+            seen += stream.deliveries
+        # A lease may end at the very moment that this does, and a call takes a while.
+        return [delivery for delivery in seen if delivery.at <= deadline]
 
     async def nothing_for(self, seconds: float) -> None:
         """The "no redelivery" of the checklist."""

@@ -526,7 +526,7 @@ async def test_CE_19_extension_is_honoured_to_its_end_after_a_kill(world: World)
         await sub.modack(60, a)
         await own.restart_server()
         await sub.nothing_for(start + 60 - time.monotonic())
-        (b,) = await sub.pull()
+        (b,) = await sub.pull(within=13)
         check_redelivered(b, a)
 
 

@@ -129,6 +129,15 @@ class World:
         await self.kill_server()
         await self.start_server()
 
+    async def said(self, *words: str, count: int = 1) -> list[str]:
+        """The lines of the server's output with these words; they may arrive a little after a reply."""
+        for _ in range(100):
+            lines = [line for line in self.server.lines if all(word in line for word in words)]
+            if len(lines) >= count:
+                return lines
+            await asyncio.sleep(0.03)
+        raise AssertionError(f"no {count} lines with {words} in: {self.server.output}")
+
     async def inject_fault(self, fault: int, **fields: Any) -> None:
         await self.admin.InjectCommitFault(admin_pb.InjectCommitFaultRequest(fault=fault, **fields))
 

@@ -28,11 +28,10 @@ async def leave_something(world: World) -> Sub:
     return sub
 
 
-def check_farewell(world: World) -> None:
+async def check_farewell(world: World) -> None:
     """One line says what the server left: four messages owed, two leases open."""
-    said = [line for line in world.server.lines if "lease" in line and "message" in line]
-    assert said, world.server.output
-    assert {"4", "2"} <= set(re.findall(r"\d+", said[-1].split("left", 1)[-1])), said
+    (line,) = await world.said("lease", "message")
+    assert {"4", "2"} <= set(re.findall(r"\d+", line)), line
 
 
 @case
@@ -97,7 +96,7 @@ async def test_what_is_owed_is_said_and_still_there(world: World):
     async with world.own_server() as own:
         sub = await leave_something(own)
         assert await asyncio.to_thread(own.server.terminate) == 0
-        check_farewell(own)
+        await check_farewell(own)
         await own.disconnect()
 
         await own.start_server()

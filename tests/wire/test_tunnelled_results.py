@@ -417,7 +417,7 @@ async def test_each_refused_ack_is_one_line_in_the_log_with_its_reason(world: Wo
         await sub.expire(expired)
         with permanent(expired, nacked, "junk"):
             await sub.ack(expired, nacked, "junk")
-        lines = [line for line in own.server.lines if sub.name in line]
+        lines = await own.said(sub.name, count=3)
         for ack_id, reason in (
             (expired.ack_id, "deadline"),
             (nacked.ack_id, "nacked"),

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import logging
 import os
 import re
 import shlex
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import click
 from click.core import ParameterSource
@@ -422,13 +423,30 @@ def _serve(settings: Settings) -> None:
         serving = True
         _say(banner(settings, started))
 
+    async def serve() -> None:
+        try:
+            _say(await run(settings, announce))
+        except Exception:
+            if not serving:
+                raise
+            logging.getLogger("pubsubd").critical(
+                "the server failed; this is a bug in pubsubd", exc_info=True
+            )
+            _leave(1)
+        _leave(0)
+
     try:
-        farewell = asyncio.run(run(settings, announce))
+        asyncio.run(serve())
     except OSError as error:
-        if serving:
-            raise
         raise StartupError(f"cannot start: {error}") from error
-    _say(farewell)
+
+
+def _leave(status: int) -> NoReturn:
+    """End at once. Python's own end would cancel the calls that are open, and clients take that amiss."""
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

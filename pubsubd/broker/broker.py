@@ -139,13 +139,10 @@ class Broker:
                 self._touch(now)
             else:
                 # Its creation was never confirmed, so no client has a right to a stream on it.
-                for consumer in before.consumers:
-                    self.ledger.now.closed.append((consumer, errors.not_found(before.name)))
+                self._close_consumers(before, errors.not_found(before.name))
         for consumer, _ in closed:
             # The deletion or detachment that closed it did not happen. Its client comes back by itself.
-            self.ledger.now.closed.append(
-                (consumer, errors.Unavailable("the stream was interrupted; open it again"))
-            )
+            self.ledger.now.closed.append((consumer, errors.interrupted()))
         # Numbers may have reached clients or logs even where the commit that carried them failed.
         self._call_id = max(self._call_id, old._call_id)
         self._clients = old._clients
@@ -462,6 +459,11 @@ class Broker:
             InvalidArgument: ends the stream; nothing was done.
         """
         subscription = consumer.subscription
+        if not self._has(subscription):
+            # It was deleted, or this broker did not adopt the stream; the client is about to hear that it
+            # ends.
+            self._subscription(subscription.name)
+            raise errors.interrupted()
         subscription.check_ack_ids([*request.ack_ids, *request.modify_deadline_ack_ids])
         if request.stream_ack_deadline_seconds:
             consumer.ack_deadline_us = request.stream_ack_deadline_seconds * limits.SECOND_US
@@ -484,7 +486,7 @@ class Broker:
     def set_ready(self, consumer: Consumer) -> None:
         """`consumer` can take a response now."""
         subscription = consumer.subscription
-        if consumer in subscription.consumers:
+        if consumer in subscription.consumers and self._has(subscription):
             subscription.ready[consumer] = None
             self._awake[subscription] = None
 

@@ -139,7 +139,7 @@ class Engine:
         self.poke()
 
     async def stop(self) -> Left:
-        """Commit what is left and end. Handlers must have ended before."""
+        """Commit what is left, say it, and end. Calls that come later are never answered."""
         self._stopping = True
         self.poke()
         await self.loop_task
@@ -149,10 +149,15 @@ class Engine:
         for read in self._reads:
             read.cancel()
         broker = await self.broker()
+        effects, waiters = broker.take_effects(), self._gathering
+        self._gathering = _Waiters()
         try:
-            await self._store.commit(self._commit(broker, broker.take_effects(), checkpoint=True, clean=True))
+            await self._store.commit(self._commit(broker, effects, checkpoint=True, clean=True))
         except StorageFailed as failure:
             _log.error("the last commit failed: %s", failure)
+            waiters.fail("the commit failed")
+        else:
+            self._say(effects, waiters)
         subscriptions = list(broker.subscriptions())
         return Left(
             sum(subscription.owed for subscription in subscriptions),

@@ -133,7 +133,7 @@ class LeaseTable:
             self._sweep()
 
     def lapsed(self, now_us: int) -> list[Lease]:
-        """Leases whose deadline is before `now_us`, earliest first. They stay until `end` is called."""
+        """Leases whose deadline is before `now_us`. They stay until `end` is called."""
         due = self._due
         out: list[Lease] = []
         seen: set[int] = set()

@@ -59,18 +59,28 @@ def deal(
     seated = hands
     while seated and (left := source.at_hand()):
         quota = -(-left // len(seated))
-        seated = [hand for hand in seated if _fill(hand, source, quota, response_bytes)]
+        dealt = sum([_fill(hand, source, quota, response_bytes) for hand in seated])
+        if not dealt:  # the next message fits into nobody's response
+            break
+        # Who was not full stays, even with empty hands: the source may have more once it was asked again.
+        seated = [hand for hand in seated if _room(hand)]
     return [hand for hand in hands if hand.items]
 
 
-def _fill(hand: Hand[Consumer, Item], source: Source[Item], quota: int, response_bytes: int) -> bool:
-    """Give `hand` up to `quota` messages; False if it can take no more."""
-    room = hand.consumer.room_messages() - len(hand.items)
-    count = min(quota, room)
+def _room(hand: Hand[Consumer, Item]) -> int:
+    """How many more messages the window of this consumer has room for."""
+    if hand.consumer.room_bytes() <= hand.size:
+        return 0
+    return hand.consumer.room_messages() - len(hand.items)
+
+
+def _fill(hand: Hand[Consumer, Item], source: Source[Item], quota: int, response_bytes: int) -> int:
+    """Give `hand` up to `quota` messages; how many it got."""
+    count = min(quota, _room(hand))
+    if count <= 0:
+        return 0
     window_bytes = hand.consumer.room_bytes() - hand.size
-    if count <= 0 or window_bytes <= 0:
-        return False
     items, size = source.take(count, window_bytes, response_bytes - hand.size, not hand.items)
     hand.items.extend(items)
     hand.size += size
-    return len(items) == count and count < room
+    return len(items)

@@ -286,5 +286,10 @@ def detached() -> FailedPrecondition:
     return FailedPrecondition("Subscription is detached.")
 
 
+def interrupted() -> Unavailable:
+    """Ends a stream that cannot go on; every client opens another one."""
+    return Unavailable("The stream was interrupted; open it again.")
+
+
 def already_detached() -> FailedPrecondition:
     return FailedPrecondition("Subscription is already detached.")

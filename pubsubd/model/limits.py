@@ -183,3 +183,5 @@ PULL_IMMEDIATE_SECONDS: Final = 0.1
 RECEIVE_BYTES_MAX: Final = 24 * 1024**2
 #: Ours: a response that waited behind a client which did not read is sent if its leases have this much left.
 LEASE_LEFT_US_MIN: Final = 5 * SECOND_US
+#: Ours: at shutdown, how long calls that wait for the last commit have to send their answers.
+ANSWER_SECONDS_MAX: Final = 0.5

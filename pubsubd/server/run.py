@@ -28,8 +28,6 @@ from pubsubd.wire.services import SERVICES
 
 _log = logging.getLogger("pubsubd.server")
 
-_STOP_SECONDS_MAX = 1.0
-
 _OPTIONS = [
     # A second server on the same port must hear that it is taken.
     ("grpc.so_reuseport", 0),
@@ -52,7 +50,10 @@ _OPTIONS = [
 async def run(settings: Settings, announce: Callable[[Started], None]) -> str:
     """Serve until SIGTERM or SIGINT; `announce` is called once the server listens.
 
-    Returns a sentence about what it left.
+    Returns a sentence about what it left. The process must end right then, without cleaning up: the gRPC
+    server is not stopped, because that ends calls which arrive at that moment with CANCELLED and without
+    details. Python's subscriber takes such an ack for a success, and such a stream for its end. A connection
+    that just closes is UNAVAILABLE to every client, and tried again.
 
     Raises:
         StartupError: one sentence for the person who starts the server.
@@ -95,14 +96,17 @@ async def _serve(
         for name in _public_services():
             await healths.set(name, health_pb2.HealthCheckResponse.SERVING)
         _tune_garbage_collection()
-        announce(Started(port, settings.hosts, admin_port))
-        await _until(stop, engine)
-        await healths.enter_graceful_shutdown()
-        await service.close()
-    finally:
-        await server.stop(_STOP_SECONDS_MAX)
+    except StartupError:
+        await server.stop(None)
         await admin.stop(None)
-        left = await engine.stop()
+        await engine.stop()
+        raise
+    announce(Started(port, settings.hosts, admin_port))
+    await _until(stop, engine)
+    await healths.enter_graceful_shutdown()
+    await service.close()
+    left = await engine.stop()
+    await service.answered()
     return _farewell(left)
 
 

@@ -60,6 +60,7 @@ class Service:
         self._engine = engine
         self._policy = policy
         self._pulls: set[Pulled] = set()
+        self._calls: set[asyncio.Task[Any]] = set()
         self._stopping = False
 
     def handlers(self) -> list[grpc.GenericRpcHandler]:
@@ -79,10 +80,25 @@ class Service:
             pulled.not_delivered()
         await self.streams.close_all(errors.Unavailable("The server is stopping; open the stream again."))
 
+    async def answered(self) -> None:
+        """Until what was decided has been said, or the time for that is over."""
+        if self._calls:
+            await asyncio.wait(self._calls, timeout=limits.ANSWER_SECONDS_MAX)
+
     def _handler(self, method: Method, handler: Handler | None) -> MethodHandler:
         if method.server_streaming:
             return grpc.stream_stream_rpc_method_handler(self.streams.streaming_pull)
-        return unary(handler or _later(method.name))
+        return unary(self._noted(handler or _later(method.name)))
+
+    def _noted(self, handler: Handler) -> Handler:
+        async def handle(data: bytes, context: Context) -> bytes:
+            task = asyncio.current_task()
+            assert task is not None
+            self._calls.add(task)
+            task.add_done_callback(self._calls.discard)
+            return await handler(data, context)
+
+        return handle
 
     def _table(self) -> dict[str, Handler]:
         return {

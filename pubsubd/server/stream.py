@@ -132,7 +132,7 @@ class Stream:
                     raise error  # the call is over, so nobody is there to be told
                 if not isinstance(error, PubsubError):
                     _log.error("a stream failed; this is a bug in pubsubd", exc_info=error)
-                    error = errors.Unavailable("the stream was interrupted; open it again")
+                    error = errors.interrupted()
                 self._end = error
 
     # -- requests -----------------------------------------------------------------------------------------

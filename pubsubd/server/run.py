@@ -28,6 +28,9 @@ from pubsubd.wire.services import SERVICES
 
 _log = logging.getLogger("pubsubd.server")
 
+# A server that is forgotten stops itself, which `run` says why it must not.
+_never_stopped: list[grpc.aio.Server] = []
+
 _OPTIONS = [
     # A second server on the same port must hear that it is taken.
     ("grpc.so_reuseport", 0),
@@ -82,6 +85,7 @@ async def _serve(
         raise StartupError(f"the database cannot be written: {failure}") from failure
     service = Service(engine, settings.ack_batch_policy)
     server = grpc.aio.server(options=_OPTIONS)
+    _never_stopped.append(server)
     server.add_generic_rpc_handlers(tuple(service.handlers()))
     healths = _add_health_and_reflection(server)
     admin = grpc.aio.server(options=_OPTIONS)
@@ -97,6 +101,7 @@ async def _serve(
             await healths.set(name, health_pb2.HealthCheckResponse.SERVING)
         _tune_garbage_collection()
     except StartupError:
+        _never_stopped.remove(server)
         await server.stop(None)
         await admin.stop(None)
         await engine.stop()

@@ -1,0 +1,125 @@
+"""How generations ended, and how long that is known."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pubsubd.eod.endings import Ending, Endings
+from pubsubd.model import limits
+
+NOW = 1_800_000_000_000_000
+MESSAGE = 17
+
+
+@pytest.fixture
+def endings() -> Endings:
+    return Endings()
+
+
+def test_what_was_never_added_has_no_ending(endings: Endings) -> None:
+    assert endings.of(MESSAGE, 1) is None
+    assert len(endings) == 0
+    assert list(endings) == []
+
+
+def test_a_finished_message_without_an_entry_was_acked_by_its_first_generation(endings: Endings) -> None:
+    assert endings.acked_generation(MESSAGE) == 1
+
+
+def test_each_generation_has_its_own_ending(endings: Endings) -> None:
+    endings.add(MESSAGE, 1, Ending.NACKED, NOW)
+    endings.add(MESSAGE, 3, Ending.ACKED, NOW)
+
+    assert [endings.of(MESSAGE, generation) for generation in (1, 2, 3)] == [
+        Ending.NACKED,
+        None,
+        Ending.ACKED,
+    ]
+    assert endings.of(MESSAGE + 1, 1) is None
+    assert endings.acked_generation(MESSAGE) == 3
+    assert list(endings) == [(MESSAGE, 1, Ending.NACKED), (MESSAGE, 3, Ending.ACKED)]
+
+
+def test_a_late_ack_replaces_the_nack_of_the_same_generation(endings: Endings) -> None:
+    endings.add(MESSAGE, 2, Ending.NACKED, NOW)
+    endings.add(MESSAGE, 2, Ending.ACKED, NOW + 1)
+
+    assert endings.of(MESSAGE, 2) is Ending.ACKED
+    assert endings.acked_generation(MESSAGE) == 2
+
+
+def test_an_ending_is_known_for_as_long_as_a_client_may_ask(endings: Endings) -> None:
+    endings.add(MESSAGE, 1, Ending.NACKED, NOW)
+
+    endings.add(MESSAGE + 1, 1, Ending.NACKED, NOW + limits.ENDING_KEPT_US)
+    assert endings.of(MESSAGE, 1) is Ending.NACKED
+
+    endings.add(MESSAGE + 2, 1, Ending.NACKED, NOW + limits.ENDING_KEPT_US + 1)
+    assert endings.of(MESSAGE, 1) is None
+    assert len(endings) == 2
+
+
+def test_endings_are_kept_longer_than_clients_repeat_themselves() -> None:
+    """Ten minutes for some libraries, and an hour is promised."""
+    assert limits.ENDING_KEPT_US >= limits.HOUR_US
+
+
+def test_a_forgotten_ack_is_taken_for_one_by_the_first_generation(endings: Endings) -> None:
+    endings.add(MESSAGE, 2, Ending.ACKED, NOW)
+    endings.add(MESSAGE + 1, 2, Ending.ACKED, NOW + limits.ENDING_KEPT_US + 1)
+
+    assert endings.acked_generation(MESSAGE) == 1
+    assert endings.acked_generation(MESSAGE + 1) == 2
+
+
+def test_the_oldest_are_forgotten_when_there_are_too_many(
+    endings: Endings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "ENDINGS_MAX", 3)
+    for message_id in range(1, 6):
+        endings.add(message_id, 2, Ending.ACKED, NOW)
+
+    assert [message_id for message_id, _, _ in endings] == [3, 4, 5]
+    assert [endings.acked_generation(message_id) for message_id in range(1, 6)] == [1, 1, 2, 2, 2]
+
+
+def test_an_ending_given_anew_does_not_hold_up_the_forgetting(
+    endings: Endings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "ENDINGS_MAX", 2)
+    endings.add(1, 2, Ending.NACKED, NOW)
+    endings.add(2, 2, Ending.NACKED, NOW)
+    endings.add(1, 2, Ending.ACKED, NOW + limits.ENDING_KEPT_US + 1)
+    endings.add(3, 2, Ending.NACKED, NOW + limits.ENDING_KEPT_US + 2)
+
+    assert len(endings) <= 2
+    assert endings.of(3, 2) is Ending.NACKED
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(1, 5), st.integers(1, 4), st.sampled_from(Ending), st.integers(0, limits.HOUR_US)
+        ),
+        max_size=40,
+    )
+)
+def test_whatever_is_within_its_time_is_known(steps: list[tuple[int, int, Ending, int]]) -> None:
+    endings = Endings()
+    said: dict[tuple[int, int], tuple[Ending, int]] = {}
+    now_us = NOW
+    for message_id, generation, ending, later_us in steps:
+        now_us += later_us
+        if endings.of(message_id, generation) is Ending.ACKED:
+            continue  # a message that was acked has no further endings
+        endings.add(message_id, generation, ending, now_us)
+        said[message_id, generation] = (ending, now_us)
+
+    for (message_id, generation), (ending, at_us) in said.items():
+        if at_us >= now_us - limits.ENDING_KEPT_US:
+            assert endings.of(message_id, generation) is ending
+        assert endings.of(message_id, generation) in (ending, None)
+    acked = {generation for _, generation, ending in endings if ending is Ending.ACKED}
+    assert {endings.acked_generation(message_id) for message_id in range(1, 6)} <= acked | {1}

@@ -295,7 +295,7 @@ class Ledger:
             "acks that failed": sum(d.ack_result not in ("", SUCCESS) for d in deliveries),
             "nacks": len(nacked),
             "nacks that failed": sum(d.nack_result not in ("", SUCCESS) for d in deliveries),
-            "calls to ack or extend without an answer, per message": sum(
+            "ids in calls that were left without an answer and repeated": sum(
                 a.answer == UNKNOWN for d in deliveries for a in d.attempts
             ),
             "deliveries whose receipt was refused": sum(d.at_us is None for d in deliveries),

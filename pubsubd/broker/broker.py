@@ -126,11 +126,8 @@ class Broker:
                 )
         return broker
 
-    def adopt(self, old: Broker, closed: Iterable[tuple[Consumer, errors.PubsubError]]) -> None:
-        """Take over the open streams of `old`, which this broker replaces because a commit failed.
-
-        `closed` are those that this commit would have closed.
-        """
+    def adopt(self, old: Broker, failed: Iterable[Effects]) -> None:
+        """Take over the open streams of `old`, which this broker replaces because `failed` did not commit."""
         mine = {subscription.sub_id: subscription for subscription in self._subscriptions.values()}
         for before in old._subscriptions.values():
             now = mine.get(before.sub_id)
@@ -140,12 +137,15 @@ class Broker:
             else:
                 # Its creation was never confirmed, so no client has a right to a stream on it.
                 self._close_consumers(before, errors.not_found(before.name))
-        for consumer, _ in closed:
+        for consumer, _ in [closed for effects in failed for closed in effects.closed]:
             # The deletion or detachment that closed it did not happen. Its client comes back by itself.
             self.ledger.now.closed.append((consumer, errors.interrupted()))
-        # Numbers may have reached clients or logs even where the commit that carried them failed.
+        for consumer in [opened for effects in failed for opened in effects.opened]:
+            if self._has(consumer.subscription):
+                self._stream_opened(consumer)
+        # Streams go on under the numbers that they have. Names are introduced to the journal anew.
         self._call_id = max(self._call_id, old._call_id)
-        self._clients = old._clients
+        self._clients = Clients(max(self._clients.last_id, old._clients.last_id))
 
     def take_effects(self) -> Effects:
         return self.ledger.take()
@@ -438,14 +438,14 @@ class Broker:
             shell,
         )
         consumer.opened_us = now_us
-        subscription.consumers[consumer] = None
-        detail = {
+        consumer.opened_as = {
             "client": request.client_id or client,
             "max_outstanding_messages": request.max_outstanding_messages,
             "max_outstanding_bytes": request.max_outstanding_bytes,
             "stream_ack_deadline_seconds": request.stream_ack_deadline_seconds,
         }
-        self._stream_event(consumer, 0, 0, now_us, detail)
+        subscription.consumers[consumer] = None
+        self._stream_opened(consumer)
         return consumer
 
     def stream_request(
@@ -548,7 +548,11 @@ class Broker:
 
     def has_work(self) -> bool:
         """Whether `pump` or a commit has anything to do."""
-        return bool(self._awake) or self.ledger.now.must_commit()
+        return bool(self._awake) or self.must_commit()
+
+    def must_commit(self) -> bool:
+        """Whether anything was decided that is in no commit yet."""
+        return self.ledger.now.must_commit()
 
     def loaded(self, read: ReadRange | ReadMessages, entries: Sequence[Entry]) -> None:
         """Storage answers `read`."""
@@ -657,6 +661,10 @@ class Broker:
             whole = json_format.MessageToDict(resource, preserving_proto_field_name=True)
             event = Event(now_us, Kind.CONFIG, topic_id, sub_id)
             self.ledger.event(event, {"change": change, what: whole})
+
+    def _stream_opened(self, consumer: Consumer) -> None:
+        self.ledger.now.opened.append(consumer)
+        self._stream_event(consumer, 0, 0, consumer.opened_us, consumer.opened_as)
 
     def _stream_event(
         self, consumer: Consumer, result: int, ref_us: int, now_us: int, detail: Mapping[str, Any]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from pubsubd.flow.window import Window
@@ -18,6 +19,7 @@ class Consumer(Window):
         "client_id",
         "confirms_receipt",
         "once",
+        "opened_as",
         "opened_us",
         "shell",
         "stream_id",
@@ -42,6 +44,8 @@ class Consumer(Window):
         self.ack_deadline_us = ack_deadline_us
         self.once = once  # a Pull: one delivery, and its leases count against no window
         self.shell = shell
+        # Of a stream: when it was opened, and what the journal says about it.
         self.opened_us = 0
+        self.opened_as: Mapping[str, Any] = {}
         # Set once a delivery was extended right after it was sent: this client says what it has seen.
         self.confirms_receipt = False

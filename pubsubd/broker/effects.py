@@ -55,6 +55,7 @@ class Effects:
         self.details: list[tuple[int, Mapping[str, Any]]] = []  # (index of its event, what it says)
         self.deliveries: list[Delivery] = []
         self.closed: list[tuple[Consumer, PubsubError]] = []
+        self.opened: list[Consumer] = []  # streams whose opening the journal learns with this commit
         self.changed: list[Consumer] = []  # streams that should learn of new subscription properties
 
     def must_commit(self) -> bool:

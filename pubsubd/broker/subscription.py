@@ -455,6 +455,8 @@ class Subscription:
 
     def at_hand(self) -> int:
         """How many messages could be delivered now (flow.deal.Source). Fetches what is near."""
+        while self._staged and self._staged[0].entry.message_id not in self._waiting:
+            self._staged.popleft()  # acked late
         if self._returned and not self._staged:
             self._stage()
         if len(self._ahead) < limits.READ_AHEAD_MESSAGES_MIN:

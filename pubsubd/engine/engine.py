@@ -46,6 +46,14 @@ class NotSettled(PubsubError):
     status = "UNAVAILABLE"
 
 
+class TooSlow(NotSettled):
+    """It is not known yet, and may become known later."""
+
+
+class Damaged(Exception):
+    """What storage holds makes no sense."""
+
+
 class Shell(Protocol):
     """What stands behind a consumer: it gets deliveries once they are committed."""
 
@@ -128,6 +136,7 @@ class Engine:
 
         Raises:
             StorageFailed: the database can be read but not written, or not read.
+            Damaged: what it holds makes no sense.
         """
         broker = self._restore(await self._store.load())
         self._clock = self._make_clock(broker.newest_us)
@@ -193,8 +202,9 @@ class Engine:
         if not self._in_command.is_set():
             raise NotSettled("the commit failed")
         if self._broker.has_work():
-            future = self._gathering.add()
             self._wake.set()
+        if self._broker.must_commit():
+            future = self._gathering.add()
         elif self._flying is not None:
             future = self._flying.add()
         else:
@@ -203,7 +213,7 @@ class Engine:
             async with asyncio.timeout(limits.SETTLE_SECONDS_MAX):
                 await future
         except TimeoutError:
-            raise NotSettled("storage takes too long to answer") from None
+            raise TooSlow("storage takes too long to answer") from None
 
     def set_ready(self, consumer: Consumer) -> None:
         """`consumer` can take a response now."""
@@ -335,7 +345,7 @@ class Engine:
                 await asyncio.sleep(wait_seconds)
                 wait_seconds = min(2 * wait_seconds, _PROBE_SECONDS_MAX)
         broker = self._restore(loaded)
-        broker.adopt(old, [*effects.closed, *on_top.closed])
+        broker.adopt(old, [effects, on_top])
         self._set_broker(broker)
         for delivery in (*effects.deliveries, *on_top.deliveries):
             delivery.consumer.shell.not_delivered()
@@ -345,6 +355,12 @@ class Engine:
         self._probe = asyncio.get_running_loop().call_later(self._probe_seconds, self.poke)
 
     def _restore(self, loaded: Loaded) -> Broker:
+        try:
+            return self._restored(loaded)
+        except Exception as error:  # whatever bytes from outside can cause
+            raise Damaged(f"{type(error).__name__}: {error}") from error
+
+    def _restored(self, loaded: Loaded) -> Broker:
         saved = Saved(
             [
                 TopicRow(topic_id, name, bool(deleted), data)

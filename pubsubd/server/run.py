@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -15,13 +16,13 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from pubsubd import __version__
-from pubsubd.engine.engine import Engine, Left
+from pubsubd.engine.engine import Damaged, Engine, Left
 from pubsubd.logs import configure
 from pubsubd.model import limits
 from pubsubd.server.admin import SERVICE as ADMIN_SERVICE
 from pubsubd.server.admin import Admin
 from pubsubd.server.service import Service
-from pubsubd.settings import LOOPBACK_V4, Settings, Started, StartupError
+from pubsubd.settings import LOOPBACK_V4, Durability, Settings, Started, StartupError
 from pubsubd.storage.store import StorageFailed, Store, Unusable
 from pubsubd.wire.pool import POOL
 from pubsubd.wire.services import SERVICES
@@ -63,7 +64,7 @@ async def run(settings: Settings, announce: Callable[[Started], None]) -> str:
     """
     configure(settings.log_level, settings.log_format)
     stop = _stop_signal()
-    lock = _lock(settings.data_dir)
+    lock = _lock(settings.data_dir, settings.durability)
     try:
         store = await _open(settings)
         try:
@@ -82,7 +83,9 @@ async def _serve(
     try:
         await engine.start(__version__)
     except StorageFailed as failure:
-        raise StartupError(f"the database cannot be written: {failure}") from failure
+        raise StartupError(f"the database {store.path} cannot be used: {failure}") from failure
+    except Damaged as failure:
+        raise StartupError(f"the database {store.path} is damaged: {failure}") from failure
     service = Service(engine, settings.ack_batch_policy)
     server = grpc.aio.server(options=_OPTIONS)
     _never_stopped.append(server)
@@ -137,11 +140,22 @@ def _stop_signal() -> asyncio.Event:
     return stop
 
 
-def _lock(directory: Path | None) -> FileLock | None:
+def _make(directory: Path, flushed: bool) -> None:
+    """Make `directory` and what leads to it; `flushed`: so that it is found again after a loss of power."""
+    new = [path for path in (directory, *directory.parents) if not path.exists()]
+    directory.mkdir(parents=True, exist_ok=True)
+    if flushed and os.name == "posix":
+        for path in new:
+            parent = os.open(path.parent, os.O_RDONLY)
+            os.fsync(parent)
+            os.close(parent)
+
+
+def _lock(directory: Path | None, durability: Durability) -> FileLock | None:
     if directory is None:
         return None
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        _make(directory, flushed=durability == "power")
         lock = FileLock(directory / "pubsubd.lock")
         lock.acquire(timeout=0)
     except Timeout:

@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 
 from pubsubd.broker import Broker, Delivery, Refusal, Subscription
-from pubsubd.engine.engine import Engine, NotSettled
+from pubsubd.engine.engine import Engine, NotSettled, TooSlow
 from pubsubd.eod import answer
 from pubsubd.model import errors, limits
 from pubsubd.model.errors import PubsubError
@@ -125,10 +125,16 @@ class Service:
     def _look(self, request_class: Any, command: Callable[[Broker, Any], Any]) -> Handler:
         async def handle(data: bytes, context: Context) -> bytes:
             request = parse(request_class, data)
-            response = _serialised(command(await self._engine.broker(), request))
-            # It may show what is not committed yet, and nobody has been told.
-            await self._engine.settled()
-            return response
+            while True:
+                response = _serialised(command(await self._engine.broker(), request))
+                try:
+                    # It may show what is not committed yet, and nobody has been told.
+                    await self._engine.settled()
+                    return response
+                except TooSlow:
+                    raise
+                except NotSettled:
+                    pass  # what it showed did not happen: look again
 
         return handle
 

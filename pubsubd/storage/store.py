@@ -106,13 +106,24 @@ class _Connection(aiosqlite.Connection):
         result: Result = await self._execute(function, self._conn, *args)  # type: ignore[no-untyped-call]
         return result
 
+    async def end(self) -> None:
+        """Close, and wait for the thread: one that is left behind speaks to a loop that is gone."""
+        await self.close()
+        await asyncio.to_thread(self._thread.join)
+
 
 class Store:
     """One open database. Use `open` and `close`."""
 
     def __init__(
-        self, writer: _Connection, reader: _Connection, checkpointer: _Connection | None, found: _Found
+        self,
+        path: str,
+        writer: _Connection,
+        reader: _Connection,
+        checkpointer: _Connection | None,
+        found: _Found,
     ) -> None:
+        self.path = path
         self.secret = found.secret
         self.boot = found.boot
         self.was_clean = found.clean
@@ -121,8 +132,8 @@ class Store:
         self._reader = reader
         self._checkpointer = checkpointer
         self._checkpoint: asyncio.Task[None] | None = None
-        self._wal_bytes = 0  # as it was after the last checkpoint
-        self._wal_bytes_added = 0
+        self._wal_bytes = 0  # since it was last begun anew, and since it was last moved; both about
+        self._wal_bytes_unmoved = 0
         # Messages of topics that went before all of their rows did.
         self._trims = dict.fromkeys(found.orphans, _EVERY_ID)
 
@@ -131,36 +142,35 @@ class Store:
         """Open the database in `directory`, or one in memory.
 
         Raises:
-            Unusable: it is not ours, is of a later version, or cannot be read or written.
+            Unusable: it is not ours, is of a later version, is damaged, or cannot be read or written.
         """
         path = ":memory:" if directory is None else str(directory / FILE_NAME)
         writer = _Connection(lambda: sqlite3.connect(path, isolation_level=None), 64)
         try:
             await writer
             found = await writer.run(_prepare, durability, path)
-        except sqlite3.Error as error:
-            await writer.close()
-            raise Unusable(f"the database {path} cannot be used: {error}") from error
-        except Unusable:
-            await writer.close()
+        except BaseException as error:
+            await writer.end()
+            if isinstance(error, sqlite3.Error):
+                raise Unusable(f"the database {path} cannot be used: {error}") from error
             raise
         if directory is None:
-            return cls(writer, writer, None, found)
+            return cls(path, writer, writer, None, found)
         reader, checkpointer = (
             _Connection(lambda: sqlite3.connect(path, isolation_level=None), 64) for _ in range(2)
         )
         await reader
         await reader.run(_tune)
         await checkpointer
-        return cls(writer, reader, checkpointer, found)
+        return cls(path, writer, reader, checkpointer, found)
 
     async def close(self) -> None:
         if self._checkpoint is not None:
             await self._checkpoint
         if self._checkpointer is not None:
-            await self._checkpointer.close()
-            await self._reader.close()
-        await self._writer.close()
+            await self._checkpointer.end()
+            await self._reader.end()
+        await self._writer.end()
 
     async def load(self) -> Loaded:
         """What was last committed.
@@ -188,22 +198,25 @@ class Store:
         self._trims = {
             topic_id: through_id for topic_id, through_id in trims.items() if topic_id not in trimmed
         }
-        self._wal_bytes_added += commit.wal_bytes()
+        wal_bytes = commit.wal_bytes()
+        self._wal_bytes += wal_bytes
+        self._wal_bytes_unmoved += wal_bytes
         if self._checkpointer is not None:
             await self._move_wal(self._checkpointer)
 
     async def _move_wal(self, checkpointer: _Connection) -> None:
         """Keep the write-ahead log short. A failure is no harm: the log only grows."""
         if self._wal_bytes > _WAL_BYTES_MAX:
-            self._wal_bytes = await self._writer.run(_checkpoint, "RESTART")
-        elif self._wal_bytes_added > _CHECKPOINT_BYTES and (
+            if await self._writer.run(_checkpoint, "RESTART"):
+                self._wal_bytes = self._wal_bytes_unmoved = 0
+        elif self._wal_bytes_unmoved > _CHECKPOINT_BYTES and (
             self._checkpoint is None or self._checkpoint.done()
         ):
-            self._wal_bytes_added = 0
+            self._wal_bytes_unmoved = 0
             self._checkpoint = asyncio.create_task(self._move_wal_beside(checkpointer))
 
     async def _move_wal_beside(self, checkpointer: _Connection) -> None:
-        self._wal_bytes = await checkpointer.run(_checkpoint, "PASSIVE")
+        await checkpointer.run(_checkpoint, "PASSIVE")
 
     @property
     def has_rows_to_trim(self) -> bool:
@@ -232,14 +245,13 @@ class Store:
 # Everything below runs in a connection's thread.
 
 
-def _checkpoint(connection: sqlite3.Connection, mode: str) -> int:
-    """Move the write-ahead log into the database as far as `mode` can; the bytes that the log still has."""
+def _checkpoint(connection: sqlite3.Connection, mode: str) -> bool:
+    """Move the write-ahead log into the database as far as `mode` can; whether it came to an end."""
     try:
-        _, pages, moved = connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()
+        busy, _, _ = connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()
     except sqlite3.Error:
-        return 0
-    # One that was moved to its end is begun anew by the next commit.
-    return 0 if pages == moved else int(pages) * _PAGE_BYTES
+        return False
+    return not busy
 
 
 def _tune(connection: sqlite3.Connection) -> None:
@@ -257,7 +269,10 @@ def _prepare(connection: sqlite3.Connection, durability: Durability, path: str) 
     connection.execute("BEGIN IMMEDIATE")
     if not connection.execute("PRAGMA user_version").fetchone()[0]:
         _create(connection)
-    secret, boot, clean = connection.execute("SELECT secret, boot, clean FROM server").fetchone()
+    identity = connection.execute("SELECT secret, boot, clean FROM server").fetchone()
+    if identity is None:
+        raise Unusable(f"the database {path} is damaged: it does not say which server it belongs to")
+    secret, boot, clean = identity
     connection.execute("UPDATE server SET boot = boot + 1, clean = 0")
     connection.execute("COMMIT")
     return _Found(secret, boot + 1, bool(clean), _orphans(connection))

@@ -1,11 +1,15 @@
 """Ack ids: what they name, and how they are known to be ours.
 
-An ack id is the URL-safe base64 of a packed `AckToken` and a keyed BLAKE2b tag over it: 60 ASCII characters.
-It names one generation of one message on one incarnation of a subscription; ids of a deleted subscription
-never match one created later under its name, because incarnations (`sub_id`) are never used twice. The boot
-number and the delivery time make the id of a generation that a crash undid differ from any later one.
-The attempt, time and client ride along so that a journal record about an ended lease is complete
-without remembering the lease.
+An ack id is the URL-safe base64 of a packed `AckToken` and a keyed BLAKE2b tag over it. It names one
+generation of one message on one incarnation of a subscription; ids of a deleted subscription never match one
+created later under its name, because incarnations (`sub_id`) are never used twice. The boot number and the
+delivery time make the id of a generation that a crash undid differ from any later one. The attempt, time and
+client ride along so that a journal record about an ended lease is complete without remembering the lease.
+
+There are two forms. The short one, 40 characters, has room for what servers usually count to; the long one,
+60, for everything. Short matters: with `PUBSUB_EMULATOR_HOST` Python's client has gRPC's default limit of 8
+KiB for the trailers in which failed ids come back, and what is beyond it leaves their futures unresolved for
+ever. A hundred failures, the size of its ack batches, fit at 40 characters and do not at 60.
 
 Source: pubsub.proto, ReceivedMessage.ack_id (opaque to clients).
 """
@@ -15,17 +19,22 @@ from __future__ import annotations
 import struct
 from binascii import Error as Base64Error
 from binascii import a2b_base64, b2a_base64
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from hashlib import blake2b
 from typing import NamedTuple
 
-_VERSION = 1
-_TOKEN = struct.Struct("<BiiiqqiI")
 _TAG_BYTES = 8
-_RAW_BYTES = _TOKEN.size + _TAG_BYTES
-# A multiple of three, so that no id needs padding and a batch can be encoded in one call.
-assert _RAW_BYTES % 3 == 0
-ACK_ID_BYTES = _RAW_BYTES // 3 * 4
+
+_LONG_VERSION = 1
+_LONG = struct.Struct("<BiiiqqiI")
+_SHORT_VERSION = 2
+# version, generation, client, boot, time << 8 | attempt, message << 24 | subscription
+_SHORT = struct.Struct("<BBHHQQ")
+LONG_BYTES = 60
+SHORT_BYTES = 40
+# Multiples of three, so that no id needs padding and a batch can be encoded in one call.
+assert (_LONG.size + _TAG_BYTES) * 4 == LONG_BYTES * 3
+assert (_SHORT.size + _TAG_BYTES) * 4 == SHORT_BYTES * 3
 
 _TO_URL = bytes.maketrans(b"+/", b"-_")
 _FROM_URL = bytes.maketrans(b"-_+/", b"+/\x00\x00")
@@ -43,29 +52,35 @@ class AckToken(NamedTuple):
     boot: int
 
 
+Fields = tuple[int, int, int, int, int, int, int]  # an AckToken, or as plain as one
+
+
 class AckIds:
     """Makes and reads the ack ids of one server; `secret` (16 to 64 bytes) lives as long as its database."""
 
     def __init__(self, secret: bytes) -> None:
         self._keyed = blake2b(key=secret, digest_size=_TAG_BYTES)
 
-    def make(self, tokens: Iterable[AckToken | tuple[int, int, int, int, int, int, int]]) -> list[str]:
+    def make(self, tokens: Sequence[Fields]) -> list[str]:
         """The ids of `tokens`, in order."""
+        packed = _pack_short(tokens)
+        length = SHORT_BYTES
+        if packed is None:
+            packed = [_LONG.pack(_LONG_VERSION, *token) for token in tokens]
+            length = LONG_BYTES
         keyed = self._keyed
-        pack = _TOKEN.pack
         parts: list[bytes] = []
-        for token in tokens:
-            packed = pack(_VERSION, *token)
+        for one in packed:
             tag = keyed.copy()
-            tag.update(packed)
-            parts.append(packed)
+            tag.update(one)
+            parts.append(one)
             parts.append(tag.digest())
         text = b2a_base64(b"".join(parts), newline=False).translate(_TO_URL).decode("ascii")
-        return [text[at : at + ACK_ID_BYTES] for at in range(0, len(text), ACK_ID_BYTES)]
+        return [text[at : at + length] for at in range(0, len(text), length)]
 
     def read(self, ack_id: str) -> AckToken | None:
         """What `ack_id` names, or None if this server never made it."""
-        if len(ack_id) != ACK_ID_BYTES:
+        if len(ack_id) not in (SHORT_BYTES, LONG_BYTES):
             return None
         try:
             raw = a2b_base64(ack_id.encode("ascii").translate(_FROM_URL), strict_mode=True)
@@ -77,8 +92,42 @@ class AckIds:
         # The tag decides between "refused" and "refused": its timing tells a caller nothing worth hiding.
         if keyed.digest() != tag:
             return None
-        version, *fields = _TOKEN.unpack(packed)
-        return AckToken(*fields) if version == _VERSION else None
+        return _unpack(packed)
 
-    def read_all(self, ack_ids: Sequence[str]) -> list[AckToken | None]:
-        return [self.read(ack_id) for ack_id in ack_ids]
+
+def _pack_short(tokens: Sequence[Fields]) -> list[bytes] | None:
+    """None if any of them needs the long form."""
+    pack = _SHORT.pack
+    packed: list[bytes] = []
+    for sub_id, generation, attempt, message_id, delivered_us, client_id, boot in tokens:
+        if (generation | attempt) >> 8 or (client_id | boot) >> 16 or sub_id >> 24 or message_id >> 40:
+            return None
+        packed.append(
+            pack(
+                _SHORT_VERSION,
+                generation,
+                client_id,
+                boot,
+                delivered_us << 8 | attempt,
+                message_id << 24 | sub_id,
+            )
+        )
+    return packed
+
+
+def _unpack(packed: bytes) -> AckToken | None:
+    if packed[0] == _LONG_VERSION and len(packed) == _LONG.size:
+        _, *fields = _LONG.unpack(packed)
+        return AckToken(*fields)
+    if packed[0] == _SHORT_VERSION and len(packed) == _SHORT.size:
+        _, generation, client_id, boot, time_attempt, message_sub = _SHORT.unpack(packed)
+        return AckToken(
+            sub_id=message_sub & 0xFF_FFFF,
+            generation=generation,
+            attempt=time_attempt & 0xFF,
+            message_id=message_sub >> 24,
+            delivered_us=time_attempt >> 8,
+            client_id=client_id,
+            boot=boot,
+        )
+    return None

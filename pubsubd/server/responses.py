@@ -11,12 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
-from pubsubd.eod.ack_id import ACK_ID_BYTES
 from pubsubd.eod.lease import Lease
 from pubsubd.wire import pb
-
-_ACK_ID_HEAD = b"\x0a" + bytes((ACK_ID_BYTES,))
-assert ACK_ID_BYTES < 128
 
 
 def _varint(value: int) -> bytes:
@@ -29,11 +25,12 @@ def _varint(value: int) -> bytes:
 
 
 @lru_cache(maxsize=4096)
-def _heads(data_bytes: int) -> tuple[bytes, bytes]:
-    """What stands before the ack id, and before the message, of a received message of this size."""
+def _heads(ack_id_bytes: int, data_bytes: int) -> tuple[bytes, bytes]:
+    """What stands before the ack id, and before the message, of a received message of these sizes."""
+    ack_id_head = b"\x0a" + _varint(ack_id_bytes)
     message_head = b"\x12" + _varint(data_bytes)
-    received_bytes = len(_ACK_ID_HEAD) + ACK_ID_BYTES + len(message_head) + data_bytes
-    return b"\x0a" + _varint(received_bytes) + _ACK_ID_HEAD, message_head
+    received_bytes = len(ack_id_head) + ack_id_bytes + len(message_head) + data_bytes
+    return b"\x0a" + _varint(received_bytes) + ack_id_head, message_head
 
 
 def received_messages(leases: Sequence[Lease], datas: Sequence[bytes]) -> bytes:
@@ -41,8 +38,9 @@ def received_messages(leases: Sequence[Lease], datas: Sequence[bytes]) -> bytes:
     parts: list[bytes] = []
     extend = parts.extend
     for lease, data in zip(leases, datas, strict=True):
-        ack_id_head, message_head = _heads(len(data))
-        extend((ack_id_head, lease.ack_id.encode("ascii"), message_head, data))
+        ack_id = lease.ack_id.encode("ascii")
+        ack_id_head, message_head = _heads(len(ack_id), len(data))
+        extend((ack_id_head, ack_id, message_head, data))
     return b"".join(parts)
 
 

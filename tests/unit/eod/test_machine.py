@@ -22,8 +22,8 @@ from pubsubd.eod.machine import (
 
 PAIRS = list(product(Operation, Standing))
 
-# Pairs of TRANSITIONS that must not happen. A terminal state has no way out, and a message that has no lease has
-# none to extend, end or give back.
+# Pairs of TRANSITIONS that must not happen. A terminal state has no way out, and a message that has no lease
+# has none to extend, end or give back.
 IMPOSSIBLE = {
     *product([State.ACKED, State.DROPPED], Event),
     (State.READY, Event.EXTEND),

@@ -19,7 +19,7 @@ from __future__ import annotations
 import struct
 from binascii import Error as Base64Error
 from binascii import a2b_base64, b2a_base64
-from collections.abc import Sequence
+from collections.abc import Iterable
 from hashlib import blake2b
 from typing import NamedTuple
 
@@ -61,22 +61,35 @@ class AckIds:
     def __init__(self, secret: bytes) -> None:
         self._keyed = blake2b(key=secret, digest_size=_TAG_BYTES)
 
-    def make(self, tokens: Sequence[Fields]) -> list[str]:
-        """The ids of `tokens`, in order."""
-        packed = _pack_short(tokens)
-        length = SHORT_BYTES
-        if packed is None:
-            packed = [_LONG.pack(_LONG_VERSION, *token) for token in tokens]
-            length = LONG_BYTES
+    def make(self, tokens: Iterable[Fields]) -> list[str]:
+        """The ids of `tokens`, in order. The id of a token does not depend on the others."""
         keyed = self._keyed
         parts: list[bytes] = []
-        for one in packed:
+        ends: list[int] = []
+        end = 0
+        for sub_id, generation, attempt, message_id, delivered_us, client_id, boot in tokens:
+            if (generation | attempt) >> 8 or (client_id | boot) >> 16 or sub_id >> 24 or message_id >> 40:
+                packed = _LONG.pack(
+                    _LONG_VERSION, sub_id, generation, attempt, message_id, delivered_us, client_id, boot
+                )
+                end += LONG_BYTES
+            else:
+                packed = _SHORT.pack(
+                    _SHORT_VERSION,
+                    generation,
+                    client_id,
+                    boot,
+                    delivered_us << 8 | attempt,
+                    message_id << 24 | sub_id,
+                )
+                end += SHORT_BYTES
             tag = keyed.copy()
-            tag.update(one)
-            parts.append(one)
+            tag.update(packed)
+            parts.append(packed)
             parts.append(tag.digest())
+            ends.append(end)
         text = b2a_base64(b"".join(parts), newline=False).translate(_TO_URL).decode("ascii")
-        return [text[at : at + length] for at in range(0, len(text), length)]
+        return [text[begin:end] for begin, end in zip([0, *ends], ends, strict=False)]
 
     def read(self, ack_id: str) -> AckToken | None:
         """What `ack_id` names, or None if this server never made it."""
@@ -93,26 +106,6 @@ class AckIds:
         if keyed.digest() != tag:
             return None
         return _unpack(packed)
-
-
-def _pack_short(tokens: Sequence[Fields]) -> list[bytes] | None:
-    """None if any of them needs the long form."""
-    pack = _SHORT.pack
-    packed: list[bytes] = []
-    for sub_id, generation, attempt, message_id, delivered_us, client_id, boot in tokens:
-        if (generation | attempt) >> 8 or (client_id | boot) >> 16 or sub_id >> 24 or message_id >> 40:
-            return None
-        packed.append(
-            pack(
-                _SHORT_VERSION,
-                generation,
-                client_id,
-                boot,
-                delivered_us << 8 | attempt,
-                message_id << 24 | sub_id,
-            )
-        )
-    return packed
 
 
 def _unpack(packed: bytes) -> AckToken | None:

@@ -18,6 +18,7 @@ from pubsubd.model import (
     durations,
     errors,
     exports,
+    filters,
     later,
     limits,
     masks,
@@ -259,11 +260,9 @@ def _check_expiration(subscription: pb.Subscription) -> None:
 
 
 def _check_filter(subscription: pb.Subscription) -> None:
-    filter_bytes = len(subscription.filter.encode())
-    if filter_bytes > limits.FILTER_BYTES_MAX:
-        raise errors.bad_argument(
-            "filter", f"the filter has {filter_bytes} bytes, the maximum is {limits.FILTER_BYTES_MAX}"
-        )
+    # Asked first, so that only the first real filter pays for making the parser.
+    if subscription.filter:
+        filters.parse_filter(subscription.filter)
 
 
 def _check_dead_letter_policy(subscription: pb.Subscription) -> None:

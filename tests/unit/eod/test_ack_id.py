@@ -96,6 +96,14 @@ def test_an_id_is_a_function_of_what_it_names(ack_ids: AckIds, ack_id: str, toke
     assert [ack_id] == AckIds(SECRET).make([token]) == ack_ids.make([tuple(token)])
 
 
+@given(st.lists(tokens, min_size=1, max_size=6))
+def test_an_id_does_not_depend_on_its_batch(found: list[AckToken]) -> None:
+    """After a restart the ids of all running leases are made again, in other company."""
+    ack_ids = AckIds(SECRET)
+
+    assert ack_ids.make(found) == [ack_id for token in found for ack_id in ack_ids.make([token])]
+
+
 def test_an_id_with_one_character_changed_is_refused(ack_ids: AckIds, ack_id: str) -> None:
     for at in range(len(ack_id)):
         for other in ALPHABET:

@@ -1,0 +1,30 @@
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.broker.world import World
+
+
+@pytest.fixture
+def world() -> World:
+    """A topic, and nothing else."""
+    world = World()
+    world.create_topic()
+    world.turn()
+    return world
+
+
+@pytest.fixture
+def eod(world: World) -> World:
+    """A topic and a subscription with exactly-once delivery."""
+    world.create_subscription(exactly_once=True)
+    world.turn()
+    return world
+
+
+@pytest.fixture
+def std(world: World) -> World:
+    """A topic and a subscription without exactly-once delivery."""
+    world.create_subscription(exactly_once=False)
+    world.turn()
+    return world

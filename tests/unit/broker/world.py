@@ -1,0 +1,343 @@
+"""A broker with a clock, a store and clients that remember what they got, all in one hand.
+
+`turn` does what the engine does: time passes, what can be delivered is delivered, everything is committed,
+and only then do clients hear of it. Its halves, `begin` and `end`, can be called apart, with commands between
+them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from pubsubd.broker.broker import Broker, Caller
+from pubsubd.broker.consumer import Consumer
+from pubsubd.broker.effects import Delivery, Effects, SubscriptionRow, TopicRow
+from pubsubd.broker.entry import Chunk, Entry, chunks, unpack_chunk
+from pubsubd.broker.oplog import blob
+from pubsubd.broker.saved import Saved
+from pubsubd.broker.subscription import ReadMessages, ReadRange, Refusal, Subscription
+from pubsubd.eod.endings import EndingRow
+from pubsubd.eod.lease import Lease
+from pubsubd.journal.journal import Journal
+from pubsubd.journal.record import Row, unpack
+from pubsubd.model import limits
+from pubsubd.model.errors import PubsubError
+from pubsubd.model.events import Event, Kind
+from pubsubd.storage.store import Commit
+from pubsubd.wire import pb
+from tests.unit.storage.fake_store import FakeStore
+
+PROJECT = "projects/p"
+TOPIC = "projects/p/topics/orders"
+SUBSCRIPTION = "projects/p/subscriptions/billing"
+START_US = 1_800_000_000_000_000
+SECOND = limits.SECOND_US
+
+
+class Shell:
+    """What stands behind a stream or a Pull: it keeps what it was told."""
+
+    def __init__(self) -> None:
+        self.got: list[Delivery] = []
+        self.not_delivered_count = 0
+        self.errors: list[PubsubError] = []
+        self.properties_changed_count = 0
+
+    def deliver(self, delivery: Delivery) -> None:
+        self.got.append(delivery)
+
+    def not_delivered(self) -> None:
+        self.not_delivered_count += 1
+
+    def close(self, error: PubsubError) -> None:
+        self.errors.append(error)
+
+    def properties_changed(self) -> None:
+        self.properties_changed_count += 1
+
+    @property
+    def leases(self) -> list[Lease]:
+        return [lease for delivery in self.got for lease in delivery.leases]
+
+    @property
+    def ack_ids(self) -> list[str]:
+        return [lease.ack_id for lease in self.leases]
+
+    @property
+    def message_ids(self) -> list[int]:
+        return [lease.message_id for lease in self.leases]
+
+    def messages(self) -> list[Any]:
+        return [pb.PubsubMessage.FromString(data) for delivery in self.got for data in delivery.datas]
+
+
+def restored(store: FakeStore, journal: bool = True) -> Broker:
+    loaded = store.loaded()
+    saved = Saved(
+        [TopicRow(topic_id, name, bool(deleted), data) for topic_id, name, deleted, data in loaded.topics],
+        [SubscriptionRow(*row) for row in loaded.subscriptions],
+        [EndingRow(*row) for row in loaded.endings],
+        loaded.oplog,
+    )
+    return Broker.restore(saved, store.secret, store.boot, journal)
+
+
+def answer_read(store: FakeStore, read: ReadRange | ReadMessages) -> list[Entry]:
+    """The entries that a read asks for, found in the store as the engine finds them."""
+    bytes_max = limits.READ_BYTES_MAX
+    if isinstance(read, ReadRange):
+        rows = store.range_rows(read.topic_id, read.after_id, read.through_id, bytes_max)
+        entries = [entry for row in rows for entry in unpack_chunk(row)]
+        return [entry for entry in entries if read.after_id < entry.message_id <= read.through_id]
+    rows = store.message_rows(read.topic_id, read.message_ids, bytes_max)
+    return [entry for row in rows for entry in unpack_chunk(row) if entry.message_id in read.message_ids]
+
+
+class World:
+    def __init__(self, journal: bool = True, trim_rows: int = 1_000_000) -> None:
+        self.store = FakeStore(trim_rows)
+        self.now_us = START_US
+        self.commit_us = 0
+        self._journal_on = journal
+        self.broker = restored(self.store, journal)
+        self.journal = Journal(0, (), 1 << 40)
+        self.flying: Effects | None = None
+        self._flying_commit: Commit | None = None
+        self._flying_message_id = 0
+        self.reads: list[ReadRange | ReadMessages] = []
+        self.refused: list[Refusal] = []
+
+    # -- what the engine does ------------------------------------------------------------------------------
+
+    def begin(self, checkpoint: bool = False) -> Effects:
+        """Time passes, deliveries are granted, and what has gathered goes on its way to the store."""
+        assert self.flying is None
+        self.broker.advance_to(self.now_us)
+        self.broker.pump(self.now_us, self.commit_us)
+        self.reads.extend(self.broker.take_reads())
+        self.flying = self.broker.take_effects()
+        self._flying_message_id = self.broker.message_id
+        self._flying_commit = self.commit_of(self.flying, checkpoint)
+        return self.flying
+
+    def end(self) -> None:
+        """The commit succeeded: what depended on it is said."""
+        assert self.flying is not None and self._flying_commit is not None
+        effects, self.flying = self.flying, None
+        self.store.apply(self._flying_commit)
+        self.broker.committed(self._flying_message_id)
+        for delivery in effects.deliveries:
+            delivery.consumer.shell.deliver(delivery)
+        for consumer, error in effects.closed:
+            consumer.shell.close(error)
+        for consumer in effects.changed:
+            consumer.shell.properties_changed()
+
+    def fail(self, written: bool = False) -> None:
+        """The commit failed; `written`: it is in the store nevertheless, and nobody knows."""
+        assert self.flying is not None and self._flying_commit is not None
+        effects, self.flying = self.flying, None
+        if written:
+            self.store.apply(self._flying_commit)
+        old = self.broker
+        on_top = old.take_effects()
+        self._take_over()
+        self.broker.adopt(old, [effects, on_top])
+        for delivery in (*effects.deliveries, *on_top.deliveries):
+            delivery.consumer.shell.not_delivered()
+
+    def crash(self) -> None:
+        """The process is killed and started again: streams are gone, and all that was not committed."""
+        self.flying = None
+        self.store = self.store.reopened()
+        self._take_over()
+
+    def _take_over(self) -> None:
+        self.broker = restored(self.store, self._journal_on)
+        self.reads.clear()
+        self.journal = Journal(self.broker.journal_seq, self.store.loaded().journal_rows, 1 << 40)
+
+    def turn(self, checkpoint: bool = False) -> Effects:
+        effects = self.begin(checkpoint)
+        self.end()
+        return effects
+
+    def settle(self) -> None:
+        """Turns and reads until nothing follows by itself."""
+        while True:
+            effects = self.turn()
+            if not (self.read() or effects.deliveries or self.broker.has_work()):
+                return
+
+    def read(self) -> int:
+        """Storage answers what it was asked; how much that was."""
+        reads, self.reads = self.reads, []
+        for read in reads:
+            self.broker.loaded(read, answer_read(self.store, read))
+        return len(reads)
+
+    def commit_of(self, effects: Effects, checkpoint: bool) -> Commit:
+        append = self.journal.append(effects.events, effects.details, self.now_us)
+        counters = self.broker.counters(self.journal.last_seq, self.now_us)
+        rows: list[Chunk] = []
+        for topic_id, entries in effects.messages.items():
+            rows.extend(chunks(topic_id, entries))
+        return Commit(
+            oplog=self.broker.checkpoint(self.now_us) if checkpoint else blob([*effects.records, counters]),
+            oplog_is_checkpoint=checkpoint,
+            chunks=rows,
+            topics=[row for row in effects.topics.values() if row is not None],
+            topics_gone=[topic_id for topic_id, row in effects.topics.items() if row is None],
+            subscriptions=[row for row in effects.subscriptions.values() if row is not None],
+            subscriptions_gone=[sub_id for sub_id, row in effects.subscriptions.items() if row is None],
+            endings=effects.endings,
+            endings_kept_from_us=self.now_us - limits.ENDING_KEPT_US,
+            journal=append.row if append else None,
+            journal_details=append.details if append else (),
+            trims=effects.trims,
+        )
+
+    # -- what clients do -----------------------------------------------------------------------------------
+
+    def advance(self, seconds: float = 0, us: int = 0) -> None:
+        self.now_us += round(seconds * SECOND) + us
+
+    def caller(self, client: str = "python") -> Caller:
+        return self.broker.caller(client, self.now_us)
+
+    def create_topic(self, name: str = TOPIC, **fields: object) -> pb.Topic:
+        return self.broker.create_topic(pb.Topic(name=name, **fields), self.now_us)
+
+    def create_subscription(
+        self, name: str = SUBSCRIPTION, topic: str = TOPIC, exactly_once: bool = True, **fields: object
+    ) -> Subscription:
+        request = pb.Subscription(
+            name=name,
+            topic=topic,
+            enable_exactly_once_delivery=exactly_once,
+            **{"ack_deadline_seconds": 10, **fields},
+        )
+        self.broker.create_subscription(request, "unique", self.now_us)
+        return self.subscription(name)
+
+    def subscription(self, name: str = SUBSCRIPTION) -> Subscription:
+        (found,) = [one for one in self.broker.subscriptions() if one.name == name]
+        return found
+
+    def switch(self, exactly_once: bool, name: str = SUBSCRIPTION) -> None:
+        request = pb.UpdateSubscriptionRequest(
+            subscription=pb.Subscription(name=name, enable_exactly_once_delivery=exactly_once),
+            update_mask=pb.FieldMask(paths=["enable_exactly_once_delivery"]),
+        )
+        self.broker.update_subscription(request, self.now_us)
+
+    def publish(self, *datas: bytes, topic: str = TOPIC) -> list[int]:
+        request = pb.PublishRequest(topic=topic, messages=[pb.PubsubMessage(data=data) for data in datas])
+        ids = self.broker.publish(request, request.ByteSize(), self.caller("publisher"), self.now_us)
+        return [int(message_id) for message_id in ids]
+
+    def open_stream(
+        self, name: str = SUBSCRIPTION, seconds: int = 10, ready: bool = True, **fields: Any
+    ) -> Consumer:
+        """A stream; its Shell is `consumer.shell`."""
+        request = pb.StreamingPullRequest(subscription=name, stream_ack_deadline_seconds=seconds, **fields)
+        consumer = self.broker.open_stream(request, request.ByteSize(), "python", self.now_us, Shell())
+        if ready:
+            self.broker.set_ready(consumer)
+        return consumer
+
+    def open_pull(self, name: str = SUBSCRIPTION, max_messages: int = 1000) -> Consumer:
+        request = pb.PullRequest(subscription=name, max_messages=max_messages)
+        return self.broker.open_pull(request, self.caller(), Shell())
+
+    def close_stream(self, consumer: Consumer) -> None:
+        self.broker.close_stream(consumer, self.now_us)
+
+    def pull(self, name: str = SUBSCRIPTION, max_messages: int = 1000) -> list[Lease]:
+        """What a Pull gets that does not wait."""
+        consumer = self.open_pull(name, max_messages)
+        self.settle()
+        self.broker.close_pull(consumer)
+        leases: list[Lease] = consumer.shell.leases
+        return leases
+
+    def acknowledge(self, ack_ids: Iterable[str], name: str = SUBSCRIPTION) -> list[str]:
+        """The ids that were refused."""
+        request = pb.AcknowledgeRequest(subscription=name, ack_ids=ack_ids)
+        caller = self.caller()
+        _, self.refused = self.broker.acknowledge(request, request.ByteSize(), caller, self.now_us)
+        return [refusal.ack_id for refusal in self.refused]
+
+    def modify_ack_deadline(
+        self, ack_ids: Iterable[str], seconds: int, name: str = SUBSCRIPTION
+    ) -> list[str]:
+        """The ids that were refused."""
+        request = pb.ModifyAckDeadlineRequest(
+            subscription=name, ack_ids=ack_ids, ack_deadline_seconds=seconds
+        )
+        caller = self.caller()
+        _, self.refused = self.broker.modify_ack_deadline(request, request.ByteSize(), caller, self.now_us)
+        return [refusal.ack_id for refusal in self.refused]
+
+    def nack(self, ack_ids: Iterable[str], name: str = SUBSCRIPTION) -> list[str]:
+        return self.modify_ack_deadline(ack_ids, 0, name)
+
+    # -- what became durable -------------------------------------------------------------------------------
+
+    def events(self, *kinds: Kind) -> list[Event]:
+        """The journal, or what it holds of some kinds."""
+        found = [event for row in self.store.journal for _, event in unpack(Row(*row))]
+        return [event for event in found if not kinds or event.kind in kinds]
+
+
+def state_of(subscription: Subscription) -> dict[str, object]:
+    """What a subscription promises, in a form that can be compared across a restart."""
+    return {
+        "resource": subscription.resource.SerializeToString(deterministic=True),
+        "cursor": subscription.cursor,
+        "owed": subscription.owed,
+        "waiting": dict(sorted(subscription._waiting.items())),
+        "leases": {
+            lease.message_id: (
+                lease.generation, lease.attempt, lease.deadline_us, lease.delivered_us, lease.ack_id,
+                lease.size, lease.okey, lease.client_id, lease.boot,
+            )
+            for lease in sorted(subscription.leases, key=lambda lease: lease.message_id)
+        },
+        "endings": sorted(subscription.endings),
+    }  # fmt: skip
+
+
+def states(broker: Broker) -> dict[str, dict[str, object]]:
+    return {subscription.name: state_of(subscription) for subscription in broker.subscriptions()}
+
+
+def check(broker: Broker) -> None:
+    """What holds after every step, whatever the step was."""
+    for subscription in broker.subscriptions():
+        check_subscription(subscription)
+
+
+def check_subscription(subscription: Subscription) -> None:
+    leases, waiting = subscription.leases, subscription._waiting
+    leases.check_invariants()
+    assert not waiting.keys() & leases.by_message.keys()
+    assert all(message_id <= subscription.cursor for message_id in (*waiting, *leases.by_message))
+    assert subscription.owed >= len(leases) + len(waiting)
+    # A waiting message is in the heap, staged, or asked of storage; or nothing would ever deliver it.
+    staged = {pick.entry.message_id for pick in subscription._staged}
+    if not subscription._reading_messages:
+        assert waiting.keys() <= staged | set(subscription._returned)
+    for consumer in subscription.consumers:
+        held = [lease for lease in leases if lease.holder is consumer]
+        assert consumer.outstanding_messages == len(held)
+        assert consumer.outstanding_bytes == sum(lease.size for lease in held)
+    assert subscription.ready.keys() <= subscription.consumers.keys()
+    ahead = [entry.message_id for entry in subscription._ahead]
+    assert ahead == sorted(set(ahead))
+    assert all(message_id > subscription.cursor for message_id in ahead)
+
+
+def numbered(count: int, size: int = 1) -> Sequence[bytes]:
+    return [b"%d" % n + b"." * size for n in range(count)]

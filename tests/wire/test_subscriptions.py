@@ -189,6 +189,8 @@ def test_topic_retention_shows_and_follows_the_topic(client: Client):
 DEAD_LETTER = "dead_letter_policy"
 BAD_LATER_FIELDS = {
     "filter too long": dict(filter="attributes:" + "a" * 256),
+    "filter that is none": dict(filter="attributes.a = b"),
+    "filter that mixes AND and OR": dict(filter="attributes:a AND attributes:b OR attributes:c"),
     "dead letter attempts 4": dict(dead_letter_policy=dict(max_delivery_attempts=4)),
     "dead letter attempts 101": dict(dead_letter_policy=dict(max_delivery_attempts=101)),
     "retry minimum": dict(retry_policy=dict(minimum_backoff=seconds(601))),

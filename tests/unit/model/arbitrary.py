@@ -26,6 +26,7 @@ TEXTS = st.one_of(
             "https://example.com/x",
             "http://[::1",
             "a.b.c",
+            "attributes:a",
             "\r\n",
             "x" * 3000,
         ]

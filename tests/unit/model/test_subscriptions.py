@@ -246,7 +246,13 @@ def test_a_filter_above_256_bytes_is_refused(text: str) -> None:
 
 
 def test_a_filter_of_256_bytes_is_short_enough() -> None:
-    refusal("UNIMPLEMENTED", created, new_subscription(filter="x" * 256))
+    refusal("UNIMPLEMENTED", created, new_subscription(filter="attributes:" + "x" * 245))
+
+
+def test_a_filter_that_is_none_is_refused_by_the_name_of_the_field() -> None:
+    message = refusal("INVALID_ARGUMENT", created, new_subscription(filter="attributes:a and attributes:b"))
+
+    assert "(argument=filter)" in message
 
 
 @pytest.mark.parametrize("topic", ["", "nonsense", "_deleted-topic_"])

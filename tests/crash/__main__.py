@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sys
 import tempfile
 from collections import Counter
 from pathlib import Path
@@ -32,13 +33,14 @@ def main(
         directory = data_dir or Path(scratch)
         run = Run(directory, kills, seed, drain=drain, show=_progress, options=server_option)
         outcome = asyncio.run(run.run())
-    click.echo()
+    _progress("")
     click.echo(table(outcome))
     raise SystemExit(1 if outcome.violations else 0)
 
 
 def _progress(text: str) -> None:
-    click.echo(f"\r\x1b[K{text}", nl=False)
+    if sys.stderr.isatty():
+        click.echo(f"\r\x1b[K{text}", nl=False, err=True)
 
 
 def table(outcome: Outcome) -> str:

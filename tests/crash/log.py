@@ -69,7 +69,6 @@ class Operation(NamedTuple):
 class Killed(NamedTuple):
     way: str
     at_us: int
-    up_us: int  # when the server answered again
 
 
 class Odd(NamedTuple):

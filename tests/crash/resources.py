@@ -19,6 +19,7 @@ from tests.crash.log import Log
 from tests.wire.calls import PERMANENT, Client, Refusal
 
 _LABEL = "change"
+_DETACHED = " detached"
 _UNSURE = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.ABORTED}
 
 # None: it does not exist.
@@ -51,6 +52,8 @@ class Resources:
             await self._delete(name)
         elif name in self._subscriptions and self._chance.random() < 0.5:
             await self._lease_one(name)
+        elif name in self._subscriptions and self._chance.random() < 0.2:
+            await self._detach(name)
         else:
             await self._update(name)
 
@@ -66,7 +69,7 @@ class Resources:
                 resource = await self._client.GetTopic(topic=name)
             else:
                 resource = await self._client.GetSubscription(subscription=name)
-            seen = resource.labels[_LABEL]
+            seen = resource.labels[_LABEL] + _DETACHED * getattr(resource, "detached", False)
         except grpc.RpcError as error:
             if error.code() in _UNSURE:
                 return
@@ -95,16 +98,34 @@ class Resources:
         if await self._change(name, label, call) and name in self._stale_ack_ids:
             await self._check_stale(name, self._stale_ack_ids.pop(name))
 
+    async def _detach(self, name: str) -> None:
+        (state,) = self._states[name]
+        assert state is not None
+        subscription = await self._get_subscription(name)
+        # A topic that was deleted has nothing to detach from, and nobody detaches twice.
+        if subscription is not None and subscription.topic in self._topics and _DETACHED not in state:
+            await self._change(name, state + _DETACHED, self._client.DetachSubscription(subscription=name))
+
+    async def _get_subscription(self, name: str) -> Any:
+        try:
+            return await self._client.GetSubscription(subscription=name)
+        except grpc.RpcError as error:
+            if error.code() not in _UNSURE:
+                self._wrong(f"Get {name} was answered {error.code()}: {error.details()}")
+            return None
+
     async def _update(self, name: str) -> None:
         label = str(next(self._changes))
+        (state,) = self._states[name]
+        after = label + _DETACHED * (state is not None and _DETACHED in state)
         mask = pb.FieldMask(paths=["labels"])
         if name in self._topics:
             topic = pb.Topic(name=name, labels={_LABEL: label})
-            await self._change(name, label, self._client.UpdateTopic(topic=topic, update_mask=mask))
+            await self._change(name, after, self._client.UpdateTopic(topic=topic, update_mask=mask))
         else:
             subscription = pb.Subscription(name=name, labels={_LABEL: label})
             await self._change(
-                name, label, self._client.UpdateSubscription(subscription=subscription, update_mask=mask)
+                name, after, self._client.UpdateSubscription(subscription=subscription, update_mask=mask)
             )
 
     async def _delete(self, name: str) -> None:
@@ -123,6 +144,8 @@ class Resources:
         """Publish to the topic of a subscription and pull, so that it is deleted with a lease open."""
         try:
             subscription = await self._client.GetSubscription(subscription=name)
+            if subscription.detached:
+                return
             if subscription.topic in self._topics:
                 await self._client.Publish(topic=subscription.topic, messages=[pb.PubsubMessage(data=b"x")])
             pulled = await self._client.Pull(subscription=name, max_messages=1, return_immediately=True)

@@ -12,7 +12,7 @@ import random
 import signal
 import subprocess
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,25 @@ from tests.crash.replay import Replayer
 from tests.support.server import ServerProcess
 from tests.wire.calls import ADMIN, CHANNEL_OPTIONS, Client
 
+# Bounds so small that every run is over them: the log of operations is folded, messages leave memory and are
+# read back, finished ones are removed and the write-ahead log is moved many times between two kills.
+_SMALL_BOUNDS = """
+import sys
+from pubsubd.cli import main
+from pubsubd.model import limits
+from pubsubd.storage import store
+limits.OPLOG_BYTES_MAX = 20_000
+limits.TAIL_BYTES_MAX = 20_000
+limits.CHUNK_BYTES_MAX = 4_000
+limits.READ_BYTES_MAX = 30_000
+limits.READ_MESSAGES_MAX = 7
+limits.READ_AHEAD_MESSAGES_MIN = 20
+limits.TRIM_MESSAGES_MIN = 20
+store._CHECKPOINT_BYTES = 500_000
+store._WAL_BYTES_MAX = 2_000_000
+sys.exit(main())
+"""
+
 Fault = admin_pb.InjectCommitFaultRequest
 _REPLIES = ["publish", "ack", "extend", "nack", "delivery", "confirmation"]
 WAYS = [
@@ -41,6 +60,17 @@ WAYS = [
 # A fault that nothing meets (an idle moment) is replaced by a kill from outside after this time.
 _FAULT_SECONDS_MAX = 2.0
 _DRAIN_SECONDS_MAX = 60.0
+
+
+class _Server(ServerProcess):
+    """One that is started with small bounds while `small` is set."""
+
+    small = False
+
+    def command(self) -> Sequence[str]:
+        python, _, module, *arguments = super().command()
+        assert module == "pubsubd"
+        return [python, "-c", _SMALL_BOUNDS, *arguments] if self.small else super().command()
 
 
 @dataclass
@@ -70,7 +100,7 @@ class Run:
         self._drain = drain
         self._show = show
         self._chance = random.Random(seed)
-        self._server = ServerProcess(directory, *options, admin=True)
+        self._server = _Server(directory, *options, admin=True)
         self._log = Log()
         self._replayer = Replayer()
         self._outcome = Outcome()
@@ -130,7 +160,7 @@ class Run:
             await self._kill_while_starting()
         await asyncio.sleep(self._chance.choice((0, 0, 0.1, 1.2)))
         await self._start_again()
-        self._log.kills.append(Killed(way, killed_us, now_us()))
+        self._log.kills.append(Killed(way, killed_us))
         self._outcome.kills[way] += 1
         self._show(f"kill {number + 1} of {self._kills}: {way}")
 
@@ -162,6 +192,8 @@ class Run:
 
     async def _start_again(self) -> None:
         self._outcome.output.append(self._server.output)
+        self._server.small = self._chance.random() < 0.5
+        self._outcome.counts["starts with small bounds"] += self._server.small
         await asyncio.to_thread(self._server.start)
         self._load.up.set()
 

@@ -14,6 +14,7 @@ import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,6 +26,7 @@ _TRACED = (
 _STRING_BYTES_MAX = 4 << 20
 
 
+@lru_cache
 def why_no_tracing() -> str:
     """The reason why calls cannot be recorded here, or nothing."""
     if shutil.which("strace") is None:

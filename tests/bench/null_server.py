@@ -85,7 +85,7 @@ def response_of(messages: list[tuple[int, bytes]]) -> bytes:
             RECEIVED_TAG,
             LENGTHS[whole] if whole < len(LENGTHS) else varint(whole),
             ACK_ID_HEADER,
-            b"%060d" % message_id,
+            b"%0*d" % (ACK_ID_LENGTH, message_id),
             MESSAGE_TAG,
             message_length,
             message,

@@ -34,8 +34,9 @@ _FINAL_PULL_SECONDS = 2.0
 _STOP_SECONDS_MAX = 90.0
 # The leases that the library asks for under exactly-once delivery unless it is told otherwise.
 _LEASE_SECONDS_DEFAULT = 60
-# After a lost lease a message comes back; after a reconnection the library waits up to ten seconds.
-_STALL_SECONDS_SPARE = 30
+# A message that was on its way when the server died comes again after its lease; a publish that failed
+# several times is repeated after up to a minute.
+_STALL_SECONDS_SPARE = 80
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ def test_a_small_main_job_keeps_every_promise(tmp_path):
         stops=1,
         backlog=500,
         lease_seconds=10,
-        timeout_seconds=150,
+        timeout_seconds=160,
     )
     outcome = MainJob(settings, show=lambda _: None).run()
 

@@ -194,3 +194,17 @@ def test_a_read_of_the_broker_before_is_asked_again(eod: World) -> None:
     eod.settle()
 
     assert consumer.shell.message_ids == [1, 2, 3]
+
+
+def test_what_a_client_confirmed_before_a_failure_is_confirmed_after_it(std: World) -> None:
+    """Its stream ends then: what it has confirmed stays leased, what it has not is given back."""
+    consumer = std.open_stream(seconds=60)
+    std.publish(b"a", b"b")
+    std.settle()
+    std.modify_ack_deadline(consumer.shell.ack_ids[:1], 60)
+    std.turn()
+    std.begin()
+    std.fail()
+    std.close_stream(consumer)
+
+    assert [lease.message_id for lease in std.pull()] == [2]

@@ -79,6 +79,8 @@ class Broker:
         self._topics_by_id: dict[int, Topic] = {}
         self._subscriptions: dict[str, Subscription] = {}
         self._budget = TailBudget()
+        self._uncommitted_bytes = [0, 0]  # published: in the commit under way, and since
+        self._resting: dict[Subscription, None] = {}  # no consumers, but messages at hand; oldest first
         self._awake: dict[Subscription, None] = {}
         self._timers: list[tuple[int, int, Subscription]] = []
         self._tie = count()
@@ -141,13 +143,16 @@ class Broker:
             # The deletion or detachment that closed it did not happen. Its client comes back by itself.
             self.ledger.now.closed.append((consumer, errors.interrupted()))
         for consumer in [opened for effects in failed for opened in effects.opened]:
-            if self._has(consumer.subscription):
-                self._stream_opened(consumer)
+            self._stream_opened(consumer)
+        for consumer, closed_us in [ended for effects in failed for ended in effects.ended]:
+            self._stream_closed(consumer, closed_us)
         # Streams go on under the numbers that they have. Names are introduced to the journal anew.
         self._call_id = max(self._call_id, old._call_id)
         self._clients = Clients(max(self._clients.last_id, old._clients.last_id))
 
     def take_effects(self) -> Effects:
+        """What the next commit carries."""
+        self._uncommitted_bytes = [self._uncommitted_bytes[1], 0]
         return self.ledger.take()
 
     def counters(self, journal_seq: int, now_us: int) -> bytes:
@@ -177,7 +182,8 @@ class Broker:
         )
 
     def committed(self, message_id: int) -> None:
-        """Messages up to `message_id` are in storage."""
+        """The commit under way is over; messages up to `message_id` are in storage."""
+        self._uncommitted_bytes[0] = 0
         self._budget.evict(message_id)
 
     @property
@@ -189,6 +195,7 @@ class Broker:
 
     def caller(self, client: str, now_us: int) -> Caller:
         """A unary call by `client` (user agent and host)."""
+        client = client[: limits.CLIENT_CHARS_MAX]
         client_id, new = self._clients.intern(client)
         self._call_id += 1
         if new:
@@ -258,6 +265,9 @@ class Broker:
         """Accept the messages of one request, all or none, and return their ids in order."""
         check_publish(request, request_bytes)
         topic = self._topic(request.topic)
+        if self._uncommitted_bytes[0] + self._uncommitted_bytes[1] > limits.UNCOMMITTED_BYTES_MAX:
+            raise errors.Unavailable("Storage is behind with what was published before; try again later.")
+        self._uncommitted_bytes[1] += request_bytes
         messages = request.messages
         size_all = len(messages)
         first_id = self.message_id + 1
@@ -281,6 +291,10 @@ class Broker:
                 Entry(message_id, now_us, okey, data) for message_id, data in zip(ids, datas, strict=True)
             ]
             self._append(topic, entries)
+        else:
+            # Nobody will get them, but their ids must never be given again.
+            record = oplog.Published(topic.topic_id, self.message_id, size_all, ())
+            self.ledger.record(oplog.published(record))
         return [str(message_id) for message_id in ids]
 
     def _append(self, topic: Topic, entries: list[Entry]) -> None:
@@ -414,8 +428,7 @@ class Broker:
         return consumer
 
     def close_pull(self, consumer: Consumer) -> None:
-        consumer.subscription.consumers.pop(consumer, None)
-        consumer.subscription.ready.pop(consumer, None)
+        self.stop_assigning(consumer)
 
     def open_stream(
         self, request: pb.StreamingPullRequest, request_bytes: int, client: str, now_us: int, shell: Any
@@ -425,7 +438,8 @@ class Broker:
         subscription = self._subscription(request.subscription)
         check_pullable(subscription.resource)
         subscription.check_ack_ids([*request.ack_ids, *request.modify_deadline_ack_ids])
-        client_id, _ = self._clients.intern(request.client_id or client)
+        client = (request.client_id or client)[: limits.CLIENT_CHARS_MAX]
+        client_id, _ = self._clients.intern(client)
         self._call_id += 1
         consumer = Consumer(
             subscription,
@@ -439,7 +453,7 @@ class Broker:
         )
         consumer.opened_us = now_us
         consumer.opened_as = {
-            "client": request.client_id or client,
+            "client": client,
             "max_outstanding_messages": request.max_outstanding_messages,
             "max_outstanding_bytes": request.max_outstanding_bytes,
             "stream_ack_deadline_seconds": request.stream_ack_deadline_seconds,
@@ -491,9 +505,20 @@ class Broker:
             self._awake[subscription] = None
 
     def stop_assigning(self, consumer: Consumer) -> None:
-        """The client has sent all it will: it gets nothing more."""
-        consumer.subscription.consumers.pop(consumer, None)
-        consumer.subscription.ready.pop(consumer, None)
+        """`consumer` gets nothing more."""
+        subscription = consumer.subscription
+        subscription.consumers.pop(consumer, None)
+        subscription.ready.pop(consumer, None)
+        if not subscription.consumers:
+            # What it has at hand will be of use if a consumer comes soon; of many such, the last ones keep
+            # it.
+            self._resting.pop(subscription, None)
+            self._resting[subscription] = None
+            if len(self._resting) > limits.RESTING_SUBSCRIPTIONS_MAX:
+                oldest = next(iter(self._resting))
+                del self._resting[oldest]
+                if not oldest.consumers:
+                    oldest.rest()
 
     def close_stream(self, consumer: Consumer, now_us: int) -> None:
         subscription = consumer.subscription
@@ -501,7 +526,7 @@ class Broker:
         if self._has(subscription):
             subscription.release_unseen(consumer, now_us)
             self._touch(subscription)
-        self._stream_event(consumer, 1, consumer.opened_us, now_us, {})
+        self._stream_closed(consumer, now_us)
 
     # -- time and deliveries ------------------------------------------------------------------------------
 
@@ -619,8 +644,12 @@ class Broker:
         self._set_timer(subscription)
         if subscription.ready:
             self._awake[subscription] = None
-        if subscription.wants_trim():
-            self._trim(subscription.topic)
+        if subscription.finished_since_trim > limits.TRIM_MESSAGES_MIN:
+            # Looking for rows that nobody needs is a walk over all that is outstanding on the topic.
+            outstanding = sum([other.unfinished_count for other in subscription.topic.subscriptions.values()])
+            if subscription.finished_since_trim > outstanding:
+                subscription.finished_since_trim = 0
+                self._trim(subscription.topic)
 
     def _set_timer(self, subscription: Subscription) -> None:
         deadline_us = subscription.leases.next_deadline_us()
@@ -665,6 +694,10 @@ class Broker:
     def _stream_opened(self, consumer: Consumer) -> None:
         self.ledger.now.opened.append(consumer)
         self._stream_event(consumer, 0, 0, consumer.opened_us, consumer.opened_as)
+
+    def _stream_closed(self, consumer: Consumer, closed_us: int) -> None:
+        self.ledger.now.ended.append((consumer, closed_us))
+        self._stream_event(consumer, 1, consumer.opened_us, closed_us, {})
 
     def _stream_event(
         self, consumer: Consumer, result: int, ref_us: int, now_us: int, detail: Mapping[str, Any]

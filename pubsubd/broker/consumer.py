@@ -49,3 +49,8 @@ class Consumer(Window):
         self.opened_as: Mapping[str, Any] = {}
         # Set once a delivery was extended right after it was sent: this client says what it has seen.
         self.confirms_receipt = False
+
+    @property
+    def waits(self) -> bool:
+        """Whether it may still get something: not closed, and (a Pull) not served yet."""
+        return self in self.subscription.consumers

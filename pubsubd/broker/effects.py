@@ -55,7 +55,9 @@ class Effects:
         self.details: list[tuple[int, Mapping[str, Any]]] = []  # (index of its event, what it says)
         self.deliveries: list[Delivery] = []
         self.closed: list[tuple[Consumer, PubsubError]] = []
-        self.opened: list[Consumer] = []  # streams whose opening the journal learns with this commit
+        # Streams whose opening, or end and its time, the journal learns with this commit.
+        self.opened: list[Consumer] = []
+        self.ended: list[tuple[Consumer, int]] = []
         self.changed: list[Consumer] = []  # streams that should learn of new subscription properties
 
     def must_commit(self) -> bool:

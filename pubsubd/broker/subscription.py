@@ -14,9 +14,11 @@ are written to the ledger. Every method is one step; times are microseconds and 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
+from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
 from pubsubd.broker import oplog
@@ -117,7 +119,7 @@ class Subscription:
         self._reading_messages = False
         self._reads: list[ReadRange | ReadMessages] = []
         self._turn = 0
-        self._finished_since_trim = 0
+        self.finished_since_trim = 0
 
     # -- what it is ---------------------------------------------------------------------------------------
 
@@ -138,6 +140,11 @@ class Subscription:
     def waiting_count(self) -> int:
         return len(self._waiting)
 
+    @property
+    def unfinished_count(self) -> int:
+        """Messages that were delivered and are not finished."""
+        return len(self.leases) + len(self._waiting)
+
     def row(self) -> SubscriptionRow:
         data: bytes = self.resource.SerializeToString()
         return SubscriptionRow(self.sub_id, self.topic.topic_id, self.name, self.start_id, data)
@@ -146,13 +153,6 @@ class Subscription:
         """No message with a smaller id will be delivered again. Costs a walk over what is outstanding."""
         lowest = min(self.leases.by_message, default=self.cursor + 1)
         return min(lowest, min(self._waiting, default=lowest))
-
-    def wants_trim(self) -> bool:
-        """Whether so much was finished that looking for unneeded rows is worth that walk."""
-        if self._finished_since_trim <= max(limits.TRIM_MESSAGES_MIN, len(self.leases) + len(self._waiting)):
-            return False
-        self._finished_since_trim = 0
-        return True
 
     # -- ack ids ------------------------------------------------------------------------------------------
 
@@ -276,7 +276,7 @@ class Subscription:
     def _finish(self, message_ids: list[int]) -> None:
         self._ledger.record(oplog.finished(oplog.Finished(self.sub_id, message_ids)))
         self.owed -= len(message_ids)
-        self._finished_since_trim += len(message_ids)
+        self.finished_since_trim += len(message_ids)
 
     def _extend(self, leases: list[Lease], seconds: int, call_id: int, now_us: int) -> None:
         deadline_us = now_us + seconds * limits.SECOND_US
@@ -518,6 +518,9 @@ class Subscription:
             return
         if self._read_id >= tail.floor:
             entries = tail.after(self._read_id, limits.READ_AHEAD_MESSAGES_MIN)
+            # Messages that are held here stay in memory when they leave the tail.
+            sizes = accumulate([len(entry.data) for entry in entries])
+            entries = entries[: bisect_left(list(sizes), limits.READ_BYTES_MAX) + 1]
             if entries:
                 self._ahead.extend(entries)
                 self._read_id = entries[-1].message_id
@@ -546,8 +549,8 @@ class Subscription:
                     assert message_id in found or message_id not in self._waiting, (self.name, message_id)
             return
         self._reading_range = False
-        if self.detached:
-            return
+        if self.detached or read.after_id != self._read_id:
+            return  # nobody waits for it any more
         self._ahead.extend(entries)
         self._read_id = entries[-1].message_id if entries else read.through_id
 
@@ -559,6 +562,15 @@ class Subscription:
                 heappush(self._returned, message_id)
         else:
             self._reading_range = False
+
+    def rest(self) -> None:
+        """Let go of the messages at hand; they are fetched again when a consumer comes."""
+        self._ahead.clear()
+        self._read_id = self.cursor
+        for pick in self._staged:
+            if pick.entry.message_id in self._waiting:
+                heappush(self._returned, pick.entry.message_id)
+        self._staged.clear()
 
     def drop_all(self, now_us: int) -> None:
         """Detachment: leases are void and every message is gone."""

@@ -14,6 +14,7 @@ ended; a probe, further apart each time, finds out when it does.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
@@ -30,6 +31,7 @@ from pubsubd.eod.endings import EndingRow
 from pubsubd.journal.journal import Journal
 from pubsubd.model import limits
 from pubsubd.model.errors import PubsubError
+from pubsubd.model.events import Event, Kind
 from pubsubd.storage.store import Commit, Loaded, StorageFailed, Store
 
 _log = logging.getLogger(__name__)
@@ -37,7 +39,7 @@ _log = logging.getLogger(__name__)
 # Expiries that lie this close together share a wake-up; a lease may end a little late, never early.
 _TIMER_SLACK_US = 5_000
 _PROBE_SECONDS_MIN = 0.1
-_PROBE_SECONDS_MAX = 5.0
+_PROBE_SECONDS_MAX = 1.0
 
 
 class NotSettled(PubsubError):
@@ -124,7 +126,8 @@ class Engine:
         self._oplog_bytes = 0
         self._checkpoint_bytes = 0
         self._probe_seconds = 0.0  # 0: storage works
-        self._probe: asyncio.TimerHandle | None = None
+        self._probe_at = 0.0
+        self._failure: BaseException | None = None
         self._reads: set[asyncio.Task[None]] = set()
         self.loop_task: asyncio.Task[None]
         self._stopping = False
@@ -141,6 +144,13 @@ class Engine:
         broker = self._restore(await self._store.load())
         self._clock = self._make_clock(broker.newest_us)
         broker.started(version, self._store.was_clean, self.now_us())
+        if not self._journal_on:
+            # A number that no event gets: whoever switches the journal on again will see that some are
+            # missing.
+            self._journal.last_seq += 1
+        elif self._journal.tail_ends_at < self._journal.last_seq:
+            missing = Event(self.now_us(), Kind.GAP, aux=self._journal.tail_ends_at + 1)
+            broker.ledger.event(missing, {"last": self._journal.last_seq})
         effects = broker.take_effects()
         await self._store.commit(self._commit(broker, effects, checkpoint=True))
         self._set_broker(broker)
@@ -152,12 +162,20 @@ class Engine:
         self._stopping = True
         self.poke()
         await self.loop_task
-        for handle in (self._timer, self._probe):
-            if handle is not None:
-                handle.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
         for read in self._reads:
             read.cancel()
-        broker = await self.broker()
+        if self._in_command.is_set():
+            await self._commit_last(self._broker)
+        subscriptions = list(self._broker.subscriptions())
+        return Left(
+            sum(subscription.owed for subscription in subscriptions),
+            sum(len(subscription.leases) for subscription in subscriptions),
+            len(subscriptions),
+        )
+
+    async def _commit_last(self, broker: Broker) -> None:
         effects, waiters = broker.take_effects(), self._gathering
         self._gathering = _Waiters()
         try:
@@ -167,12 +185,6 @@ class Engine:
             waiters.fail("the commit failed")
         else:
             self._say(effects, waiters)
-        subscriptions = list(broker.subscriptions())
-        return Left(
-            sum(subscription.owed for subscription in subscriptions),
-            sum(len(subscription.leases) for subscription in subscriptions),
-            len(subscriptions),
-        )
 
     # -- for handlers -------------------------------------------------------------------------------------
 
@@ -220,6 +232,10 @@ class Engine:
         self._broker.set_ready(consumer)
         self._wake.set()
 
+    def stop_assigning(self, consumer: Consumer) -> None:
+        """`consumer` gets nothing more, also if its broker is being replaced."""
+        self._broker.stop_assigning(consumer)
+
     def poke(self) -> None:
         """Something changed that a delivery or a commit may follow from."""
         self._wake.set()
@@ -234,7 +250,21 @@ class Engine:
         while not self._stopping:
             await self._wake.wait()
             self._wake.clear()
+            if self._failure is not None:
+                raise self._failure
+            if self._probe_seconds:
+                await self._until_probe()
             await self._turn()
+
+    async def _until_probe(self) -> None:
+        """While storage fails, calls wait for the next probe together: each failure costs a restore."""
+        wait_seconds = self._probe_at - asyncio.get_running_loop().time()
+        while wait_seconds > 0 and not self._stopping:
+            self._wake.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait_seconds):
+                    await self._wake.wait()
+            wait_seconds = self._probe_at - asyncio.get_running_loop().time()
 
     async def _turn(self) -> None:
         broker = self._broker
@@ -342,6 +372,8 @@ class Engine:
                 break
             except StorageFailed as failure:
                 _log.error("storage cannot be read: %s", failure)
+                if self._stopping:
+                    return
                 await asyncio.sleep(wait_seconds)
                 wait_seconds = min(2 * wait_seconds, _PROBE_SECONDS_MAX)
         broker = self._restore(loaded)
@@ -350,9 +382,8 @@ class Engine:
         for delivery in (*effects.deliveries, *on_top.deliveries):
             delivery.consumer.shell.not_delivered()
         self._probe_seconds = min(max(2 * self._probe_seconds, _PROBE_SECONDS_MIN), _PROBE_SECONDS_MAX)
-        if self._probe is not None:
-            self._probe.cancel()
-        self._probe = asyncio.get_running_loop().call_later(self._probe_seconds, self.poke)
+        self._probe_at = asyncio.get_running_loop().time() + self._probe_seconds
+        self.poke()
 
     def _restore(self, loaded: Loaded) -> Broker:
         try:
@@ -387,7 +418,14 @@ class Engine:
         for read in broker.take_reads():
             task = asyncio.create_task(self._read(broker, read, broker.read_bytes()))
             self._reads.add(task)
-            task.add_done_callback(self._reads.discard)
+            task.add_done_callback(self._on_read)
+
+    def _on_read(self, task: asyncio.Task[None]) -> None:
+        self._reads.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            # A subscription that waits for ever for its messages is worse than a server that ends.
+            self._failure = task.exception()
+            self.poke()
 
     async def _read(self, broker: Broker, read: ReadRange | ReadMessages, bytes_max: int) -> None:
         try:

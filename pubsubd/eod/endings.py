@@ -2,8 +2,10 @@
 
 A finished message without an entry was acked by its first generation: that is what most messages do, so it
 costs nothing to remember. Only other endings are entries: a nack, and an ack by a later generation. They are
-kept for `limits.ENDING_KEPT_US`, longer than any client library retries. What is forgotten never makes an
-answer untrue: an ack that is then answered OK speaks of a message that will not come again.
+kept for `limits.ENDING_KEPT_US`, longer than any client library retries, and in number up to
+`limits.ENDINGS_MAX`. A success that follows from forgetting is true: it speaks of a message that will not
+come again. A refusal need not be: whoever repeats the ack of a later generation after that time hears that it
+failed.
 """
 
 from __future__ import annotations
@@ -31,42 +33,54 @@ class EndingRow(NamedTuple):
 
 
 class Endings:
-    """The endings of one subscription, oldest first."""
+    """The endings of one subscription."""
 
     def __init__(self) -> None:
-        self._endings: dict[tuple[int, int], tuple[Ending, int]] = {}
-        self._acked: dict[int, int] = {}
+        # Both oldest first.
+        self._nacked: dict[tuple[int, int], int] = {}  # (message_id, generation): when
+        self._acked: dict[int, tuple[int, int]] = {}  # message_id: (generation, when)
 
     def __len__(self) -> int:
-        return len(self._endings)
+        return len(self._nacked) + len(self._acked)
 
     def __iter__(self) -> Iterator[tuple[int, int, Ending]]:
-        for (message_id, generation), (ending, _) in self._endings.items():
-            yield message_id, generation, ending
+        """(message_id, generation, ending) of all; nacks first."""
+        for message_id, generation in self._nacked:
+            yield message_id, generation, Ending.NACKED
+        for message_id, (generation, _) in self._acked.items():
+            yield message_id, generation, Ending.ACKED
 
     def add(self, message_id: int, generation: int, ending: Ending, at_us: int) -> None:
-        # One that replaces another is as young as it is new.
-        self._endings.pop((message_id, generation), None)
-        self._endings[message_id, generation] = (ending, at_us)
         if ending is Ending.ACKED:
-            self._acked[message_id] = generation
+            self._nacked.pop((message_id, generation), None)
+            self._acked.pop(message_id, None)
+            self._acked[message_id] = (generation, at_us)
+        else:
+            self._nacked.pop((message_id, generation), None)
+            self._nacked[message_id, generation] = at_us
         self._forget(at_us)
 
     def of(self, message_id: int, generation: int) -> Ending | None:
-        found = self._endings.get((message_id, generation))
-        return found[0] if found else None
+        if (message_id, generation) in self._nacked:
+            return Ending.NACKED
+        acked = self._acked.get(message_id)
+        return Ending.ACKED if acked is not None and acked[0] == generation else None
 
     def acked_generation(self, message_id: int) -> int:
         """The generation that acked a finished message: the first, unless an entry says otherwise."""
-        return self._acked.get(message_id, 1)
+        acked = self._acked.get(message_id)
+        return 1 if acked is None else acked[0]
 
     def _forget(self, now_us: int) -> None:
-        endings = self._endings
-        while True:
-            key = next(iter(endings))
-            ending, at_us = endings[key]
-            if at_us >= now_us - limits.ENDING_KEPT_US and len(endings) <= limits.ENDINGS_MAX:
-                return
-            del endings[key]
-            if ending is Ending.ACKED and self._acked.get(key[0]) == key[1]:
-                del self._acked[key[0]]
+        oldest_us = now_us - limits.ENDING_KEPT_US
+        nacked, acked = self._nacked, self._acked
+        while nacked and nacked[key := next(iter(nacked))] < oldest_us:
+            del nacked[key]
+        while acked and acked[message_id := next(iter(acked))][1] < oldest_us:
+            del acked[message_id]
+        while len(self) > limits.ENDINGS_MAX:
+            # A nack that is forgotten costs a repeated nack its success; an ack, a client its certainty.
+            if nacked:
+                del nacked[next(iter(nacked))]
+            else:
+                del acked[next(iter(acked))]

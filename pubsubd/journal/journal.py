@@ -41,6 +41,14 @@ class Journal:
         self._rows = deque(rows)
         self._bytes = sum(size for _, _, size in self._rows)
 
+    @property
+    def tail_ends_at(self) -> int:
+        """The last number that the tail holds; 0 if it is empty."""
+        if not self._rows:
+            return 0
+        first_seq, n, _ = self._rows[-1]
+        return first_seq + n - 1
+
     def append(
         self, events: Sequence[EventTuple], details: Sequence[tuple[int, Mapping[str, Any]]], now_us: int
     ) -> Append | None:

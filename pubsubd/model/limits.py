@@ -132,7 +132,7 @@ READ_BYTES_ALL_MAX: Final = 64 * 1024**2
 PUMP_BYTES_MAX: Final = 16 * 1024**2
 #: Ours: what a stream without limits of its own may hold; each outstanding message costs about half a
 #: kilobyte.
-OUTSTANDING_MESSAGES_MAX: Final = 500_000
+OUTSTANDING_MESSAGES_MAX: Final = 100_000
 #: Ours: messages waiting for redelivery that one read fetches.
 READ_MESSAGES_MAX: Final = 500
 #: Ours: below this many messages at hand the next read is asked for.
@@ -144,10 +144,10 @@ RESPONSE_BYTES_MAX: Final = 1_000_000
 PULL_MESSAGES_MAX: Final = 1000
 #: Ours: how long the ending of a delivery is remembered. Official clients repeat an ack for up to ten
 #: minutes.
-ENDING_KEPT_US: Final = 2 * HOUR_US
+ENDING_KEPT_US: Final = HOUR_US + HOUR_US // 4
 #: Ours: endings remembered for one subscription; only nacks and acks of later generations are kept one by
 #: one.
-ENDINGS_MAX: Final = 1_000_000
+ENDINGS_MAX: Final = 4_000_000
 #: Ours: named clients that the journal's records refer to; beyond it the oldest are named anew.
 CLIENTS_MAX: Final = 10_000
 #: A delivery confirmed within this time shows a client that confirms receipt.
@@ -185,3 +185,9 @@ RECEIVE_BYTES_MAX: Final = 24 * 1024**2
 LEASE_LEFT_US_MIN: Final = 5 * SECOND_US
 #: Ours: at shutdown, how long calls that wait for the last commit have to send their answers.
 ANSWER_SECONDS_MAX: Final = 0.5
+#: Ours: published bytes that wait for a commit; beyond it Publish is told to come again.
+UNCOMMITTED_BYTES_MAX: Final = 64 * 1024**2
+#: Ours: subscriptions without consumers that keep their messages at hand for the next one.
+RESTING_SUBSCRIPTIONS_MAX: Final = 16
+#: Ours: how much of a client's name the journal keeps.
+CLIENT_CHARS_MAX: Final = 256

@@ -29,6 +29,9 @@ else:  # generic for type checkers only
 Handler = Callable[[bytes, Context], Awaitable[bytes]]
 Request = TypeVar("Request")
 
+# Refusals that rest on what was looked up, which may not be committed yet.
+LOOKED_UP = (errors.NotFound, errors.AlreadyExists, errors.FailedPrecondition)
+
 
 def parse(request_class: Callable[[], Request], data: bytes) -> Request:
     """The request that `data` encodes.

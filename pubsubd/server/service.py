@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import uuid
 from collections.abc import Callable
 from typing import Any
 
 import grpc
 
-from pubsubd.broker import Broker, Delivery, Refusal, Subscription
+from pubsubd.broker import Broker, Consumer, Delivery, Refusal, Subscription
 from pubsubd.engine.engine import Engine, NotSettled, TooSlow
 from pubsubd.eod import answer
 from pubsubd.model import errors, limits
 from pubsubd.model.errors import PubsubError
 from pubsubd.server import responses
 from pubsubd.server.calls import (
+    LOOKED_UP,
     Context,
     Handler,
     MethodHandler,
@@ -30,6 +32,9 @@ from pubsubd.wire import pb
 from pubsubd.wire.services import SERVICES, Method
 
 _EMPTY = b""
+_LOOKS_MAX = 3
+
+_log = logging.getLogger("pubsubd.server")
 
 
 class Pulled:
@@ -37,6 +42,7 @@ class Pulled:
 
     def __init__(self) -> None:
         self.outcome: asyncio.Future[Delivery | None] = asyncio.get_running_loop().create_future()
+        self.consumer: Consumer | None = None
 
     def deliver(self, delivery: Delivery) -> None:
         if not self.outcome.done():
@@ -77,7 +83,8 @@ class Service:
         """Before the server stops: end streams and waiting pulls in the way their clients expect."""
         self._stopping = True
         for pulled in self._pulls:
-            pulled.not_delivered()
+            if pulled.consumer is not None and pulled.consumer.waits:
+                pulled.not_delivered()
         await self.streams.close_all(errors.Unavailable("The server is stopping; open the stream again."))
 
     async def answered(self) -> None:
@@ -96,7 +103,11 @@ class Service:
             assert task is not None
             self._calls.add(task)
             task.add_done_callback(self._calls.discard)
-            return await handler(data, context)
+            try:
+                return await handler(data, context)
+            except LOOKED_UP:
+                await self._engine.settled()
+                raise
 
         return handle
 
@@ -125,18 +136,22 @@ class Service:
     def _look(self, request_class: Any, command: Callable[[Broker, Any], Any]) -> Handler:
         async def handle(data: bytes, context: Context) -> bytes:
             request = parse(request_class, data)
-            while True:
-                response = _serialised(command(await self._engine.broker(), request))
+            for _ in range(_LOOKS_MAX - 1):
                 try:
-                    # It may show what is not committed yet, and nobody has been told.
-                    await self._engine.settled()
-                    return response
+                    return await self._looked(command, request)
                 except TooSlow:
                     raise
                 except NotSettled:
                     pass  # what it showed did not happen: look again
+            return await self._looked(command, request)
 
         return handle
+
+    async def _looked(self, command: Callable[[Broker, Any], Any], request: Any) -> bytes:
+        response = _serialised(command(await self._engine.broker(), request))
+        # It may show what is not committed yet, and nobody has been told.
+        await self._engine.settled()
+        return response
 
     def _change(self, request_class: Any, command: Callable[[Broker, Any, int], Any]) -> Handler:
         async def handle(data: bytes, context: Context) -> bytes:
@@ -181,12 +196,21 @@ class Service:
         context: Context,
     ) -> bytes:
         try:
-            broker = await self._engine.broker()
-            now_us = self._engine.now_us()
-            caller = broker.caller(client_name(context), now_us)
-            subscription, refused = command(broker, request, len(data), caller, now_us)
-            await self._engine.settled()
-        except NotSettled:
+            async with asyncio.timeout(limits.SETTLE_SECONDS_MAX):
+                broker = await self._engine.broker()
+                now_us = self._engine.now_us()
+                caller = broker.caller(client_name(context), now_us)
+                try:
+                    subscription, refused = command(broker, request, len(data), caller, now_us)
+                finally:
+                    # A refusal, too, may rest on what is not committed yet.
+                    await self._engine.settled()
+        except (NotSettled, TimeoutError):
+            await refuse_ack_ids(context, answer.undecided(request.ack_ids))
+        except (PubsubError, grpc.aio.BaseError):
+            raise
+        except Exception:
+            _log.exception("ack ids could not be handled; this is a bug in pubsubd")
             await refuse_ack_ids(context, answer.undecided(request.ack_ids))
         if refused:
             log_refusals(operation, subscription.name, refused)
@@ -201,20 +225,21 @@ class Service:
         broker = await self._engine.broker()
         pulled = Pulled()
         caller = broker.caller(client_name(context), self._engine.now_us())
-        consumer = broker.open_pull(request, caller, pulled)
+        consumer = pulled.consumer = broker.open_pull(request, caller, pulled)
         self._engine.poke()
         wait_seconds = limits.PULL_IMMEDIATE_SECONDS if request.return_immediately else _patience(context)
         self._pulls.add(pulled)
         try:
             if not self._stopping:
                 await asyncio.wait([pulled.outcome], timeout=wait_seconds)
-            if not pulled.outcome.done() and consumer not in consumer.subscription.consumers:
+            if not pulled.outcome.done() and not consumer.waits:
                 # Granted, and being committed: what it takes now has a lease.
                 await asyncio.wait([pulled.outcome])
         finally:
             self._pulls.discard(pulled)
-            broker = await self._engine.broker()
-            broker.close_pull(consumer)
+            self._engine.stop_assigning(consumer)
+            if pulled.outcome.done() and not pulled.outcome.cancelled():
+                pulled.outcome.exception()  # a caller that has gone does not ask for it
         delivery = pulled.outcome.result() if pulled.outcome.done() else None
         return responses.received_messages(delivery.leases, delivery.datas) if delivery else _EMPTY
 

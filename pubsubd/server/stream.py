@@ -18,6 +18,7 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import Sequence
+from typing import NoReturn
 
 import grpc
 
@@ -27,7 +28,7 @@ from pubsubd.model import errors, limits
 from pubsubd.model.errors import PubsubError
 from pubsubd.model.requests import check_streaming_pull_later
 from pubsubd.server import responses
-from pubsubd.server.calls import Context, client_name, next_request, parse, quiet_if_gone, refuse
+from pubsubd.server.calls import LOOKED_UP, Context, client_name, next_request, parse, quiet_if_gone, refuse
 from pubsubd.server.refusals import log_refusals
 from pubsubd.wire import pb
 
@@ -48,7 +49,10 @@ class Stream:
         self._end: PubsubError | None = None
         self._protocol_version = 0
         self._consumer: Consumer
+        self._is_open = False
         self._confirming: set[asyncio.Task[None]] = set()
+        self._properties = b""  # as they were last committed
+        self._ending = asyncio.Event()
         self._progress = asyncio.Event()  # a request was decided, or a response written
 
     # -- Shell --------------------------------------------------------------------------------------------
@@ -64,9 +68,13 @@ class Stream:
     def close(self, error: PubsubError) -> None:
         if self._end is None:
             self._end = error
+            if self._is_open:
+                self._engine.stop_assigning(self._consumer)
             self._something.set()
+            self._ending.set()
 
     def properties_changed(self) -> None:
+        self._properties = self._properties_now()
         # Clients of the first protocol version do not expect a response without messages.
         if self._protocol_version >= 1:
             self._send(b"")
@@ -80,15 +88,23 @@ class Stream:
             # Some clients wait for metadata before they count the stream as open.
             await self._context.send_initial_metadata(())
             self.properties_changed()
-            tasks = [asyncio.create_task(self._read(first)), asyncio.create_task(self._write())]
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            await self._wind_up(tasks)
+            if self._end is None:
+                reader, writer = (
+                    asyncio.create_task(self._read(first)),
+                    asyncio.create_task(self._write()),
+                )
+                tasks = [reader, writer, asyncio.create_task(self._ended())]
+                await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                await self._wind_up(reader, writer)
         finally:
             for task in tasks:
                 task.cancel()
             await self._forget()
         if self._end is not None and self._end is not _DONE:
-            await refuse(self._context, self._end)
+            await self._refuse(self._end)
+
+    async def _ended(self) -> None:
+        await self._ending.wait()
 
     async def _open(self) -> pb.StreamingPullRequest:
         """Read and check the first request, and open the stream."""
@@ -102,38 +118,52 @@ class Stream:
                 request, len(data), client_name(self._context), self._engine.now_us(), self
             )
         except PubsubError as error:
-            await refuse(self._context, error)
+            await self._refuse(error)
+        self._is_open = True
         self._protocol_version = request.protocol_version
         return request
 
     async def _forget(self) -> None:
-        # Where no broker comes back in time, its successor finds a consumer that takes nothing.
-        self._end = self._end or _DONE
+        self.close(_DONE)
         with contextlib.suppress(NotSettled):
             broker = await self._engine.broker()
             broker.close_stream(self._consumer, self._engine.now_us())
             self._engine.poke()
 
-    async def _wind_up(self, tasks: Sequence[asyncio.Task[None]]) -> None:
-        """One of the two has ended: let the other finish what it is at, and raise what went wrong."""
-        reader, writer = tasks
-        if reader.done() and reader.exception() is None and self._end is None:
+    async def _refuse(self, error: PubsubError) -> NoReturn:
+        """End the call with `error`, unless that rests on something that did not become durable."""
+        if isinstance(error, LOOKED_UP):
+            try:
+                await self._engine.settled()
+            except NotSettled:
+                error = errors.interrupted()
+        await refuse(self._context, error)
+
+    async def _wind_up(self, reader: asyncio.Task[None], writer: asyncio.Task[None]) -> None:
+        """One of the two has ended, or the stream was closed: let the writer finish what it is at."""
+        for task in (reader, writer):
+            if task.done() and not task.cancelled() and (error := task.exception()) is not None:
+                self.close(self._reason(error))
+        if self._end is None:
             # Half-closed: nothing new is assigned, and what was received is answered.
-            broker = await self._engine.broker()
-            broker.stop_assigning(self._consumer)
+            self._engine.stop_assigning(self._consumer)
             if self._confirming:
-                await asyncio.wait(self._confirming, timeout=limits.HALF_CLOSE_SECONDS_MAX)
+                await asyncio.wait(self._confirming, timeout=limits.HALF_CLOSE_SECONDS_MAX / 2)
             self.close(_DONE)
         if not writer.done():
-            await asyncio.wait([writer], timeout=limits.HALF_CLOSE_SECONDS_MAX)
-        for task in tasks:
-            if task.done() and not task.cancelled() and (error := task.exception()) is not None:
-                if isinstance(error, grpc.aio.BaseError):
-                    raise error  # the call is over, so nobody is there to be told
-                if not isinstance(error, PubsubError):
-                    _log.error("a stream failed; this is a bug in pubsubd", exc_info=error)
-                    error = errors.interrupted()
-                self._end = error
+            await asyncio.wait([writer], timeout=limits.HALF_CLOSE_SECONDS_MAX / 2)
+
+    @staticmethod
+    def _reason(error: BaseException) -> PubsubError:
+        """What the client is told when reading or writing ended with `error`."""
+        if isinstance(error, grpc.aio.BaseError):
+            raise error  # the call is over, so nobody is there to be told
+        if isinstance(error, NotSettled):
+            return errors.interrupted()
+        if isinstance(error, PubsubError):
+            return error
+        _log.error("a stream failed; this is a bug in pubsubd", exc_info=error)
+        return errors.interrupted()
 
     # -- requests -----------------------------------------------------------------------------------------
 
@@ -201,10 +231,12 @@ class Stream:
     async def _write(self) -> None:
         write = self._context.write
         while True:
-            if self._end is not None and (self._end is not _DONE or not self._control):
+            if self._end is not None and (
+                self._end is not _DONE or not (self._control or self._delivery is not None)
+            ):
                 return
             if self._control:
-                await write(self._control.popleft() + self._properties())
+                await write(self._control.popleft() + self._properties)
                 self._progress.set()
             elif self._delivery is not None:
                 await self._write_delivery()
@@ -222,9 +254,9 @@ class Stream:
             # It waited too long behind a client that did not read. Nobody could make use of it: let it lapse.
             return
         received = responses.received_messages(delivery.leases, delivery.datas)
-        await self._context.write(received + self._properties())
+        await self._context.write(received + self._properties)
 
-    def _properties(self) -> bytes:
+    def _properties_now(self) -> bytes:
         resource = self._consumer.subscription.resource
         return responses.properties(resource.enable_exactly_once_delivery, resource.enable_message_ordering)
 
@@ -247,7 +279,13 @@ class Streams:
         self._open[stream] = asyncio.current_task()
         try:
             with quiet_if_gone():
-                await stream.serve()
+                try:
+                    await stream.serve()
+                except grpc.aio.BaseError:
+                    raise
+                except Exception:
+                    _log.exception("a stream could not be served; this is a bug in pubsubd")
+                    await refuse(context, errors.interrupted())
         finally:
             del self._open[stream]
 

@@ -36,8 +36,8 @@ _CACHE_KIB = 16 * 1024
 # the move itself, which has little left to do and stops commits for a few milliseconds.
 _CHECKPOINT_BYTES = 8 * 1024**2
 _WAL_BYTES_MAX = 64 * 1024**2
-# Rows of old endings removed beside each commit that adds some.
-_ENDINGS_FORGOTTEN_MAX = 500
+# Rows of old endings looked at beside each commit that adds some; twice what it adds, if that is more.
+_ENDINGS_FORGOTTEN_MIN = 500
 _TRIM_ROWS_MAX = 16
 _EVERY_ID = 2**63 - 1
 
@@ -331,7 +331,9 @@ def _load(connection: sqlite3.Connection) -> Loaded:
             ).fetchall(),
             [data for (data,) in connection.execute("SELECT data FROM oplog ORDER BY commit_id")],
             connection.execute(
-                "SELECT first_seq, n, length(data) FROM journal_tail ORDER BY first_seq"
+                "SELECT first_seq, n, length(data) + (SELECT coalesce(sum(length(detail)), 0)"
+                " FROM journal_detail WHERE seq BETWEEN first_seq AND first_seq + n - 1)"
+                " FROM journal_tail ORDER BY first_seq"
             ).fetchall(),
         )
     finally:
@@ -380,7 +382,7 @@ def _write(connection: sqlite3.Connection, commit: Commit) -> None:
         execute(
             "DELETE FROM ending WHERE ending_id IN (SELECT ending_id FROM ending ORDER BY ending_id LIMIT ?)"
             " AND at_us < ?",
-            (_ENDINGS_FORGOTTEN_MAX, commit.endings_kept_from_us),
+            (max(_ENDINGS_FORGOTTEN_MIN, 2 * len(commit.endings)), commit.endings_kept_from_us),
         )
     if commit.topics:
         executemany("INSERT OR REPLACE INTO topic VALUES (?, ?, ?, ?)", commit.topics)

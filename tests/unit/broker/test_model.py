@@ -30,7 +30,7 @@ from pubsubd.model import errors, limits
 from pubsubd.model.events import Event, Kind, Result
 from pubsubd.wire import pb
 from tests.unit.broker.model import Id, Is, Model, Sub
-from tests.unit.broker.world import SECOND, Shell, World, answer_read, check, restored
+from tests.unit.broker.world import SECOND, Shell, World, answer_read, check, restored, states
 from tests.unit.eod.hypothesis_settings import QUICK, THOROUGH
 
 TOPICS = ["projects/p/topics/orders", "projects/p/topics/invoices"]
@@ -310,12 +310,12 @@ class Machine(RuleBasedStateMachine):
         sub = self.model.subs[name]
         seconds = chance.one([None, None, 0, 0, 1, 10, 10, 600])
         ack_ids = self._some_ids(chance, sub, forged=chance.one([False] * 7 + [True]))
-        before = self._untouched()
+        before = states(self.broker)
         expected = sub.operate(seconds, ack_ids, self.said, self.world.now_us)
         if expected is None:
             with pytest.raises(errors.InvalidArgument):
                 self._call(name, seconds, ack_ids)
-            assert before == self._untouched()
+            assert before == states(self.broker)
         else:
             assert expected == self._call(name, seconds, ack_ids)
 
@@ -533,20 +533,6 @@ class Machine(RuleBasedStateMachine):
             elif shell.not_delivered_count:
                 shell.not_delivered_count = 0
                 self.broker.set_ready(consumer)
-
-    def _untouched(self) -> list[tuple[Any, ...]]:
-        """What a request that is refused as a whole leaves as it was."""
-        return [
-            (
-                one.name,
-                one.cursor,
-                one.owed,
-                dict(one._waiting),
-                sorted(one.leases.by_ack_id),
-                list(one.endings),
-            )
-            for one in self.broker.subscriptions()
-        ]
 
     @invariant()
     def live_state_agrees(self) -> None:

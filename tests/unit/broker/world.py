@@ -305,7 +305,7 @@ def state_of(subscription: Subscription) -> dict[str, object]:
             )
             for lease in sorted(subscription.leases, key=lambda lease: lease.message_id)
         },
-        "endings": sorted(subscription.endings),
+        "endings": (dict(subscription.endings._nacked), dict(subscription.endings._acked)),
     }  # fmt: skip
 
 

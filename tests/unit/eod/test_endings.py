@@ -21,7 +21,6 @@ def endings() -> Endings:
 def test_what_was_never_added_has_no_ending(endings: Endings) -> None:
     assert endings.of(MESSAGE, 1) is None
     assert len(endings) == 0
-    assert list(endings) == []
 
 
 def test_a_finished_message_without_an_entry_was_acked_by_its_first_generation(endings: Endings) -> None:
@@ -39,7 +38,7 @@ def test_each_generation_has_its_own_ending(endings: Endings) -> None:
     ]
     assert endings.of(MESSAGE + 1, 1) is None
     assert endings.acked_generation(MESSAGE) == 3
-    assert list(endings) == [(MESSAGE, 1, Ending.NACKED), (MESSAGE, 3, Ending.ACKED)]
+    assert len(endings) == 2
 
 
 def test_a_late_ack_replaces_the_nack_of_the_same_generation(endings: Endings) -> None:

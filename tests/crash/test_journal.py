@@ -205,6 +205,29 @@ def test_the_journal_can_be_off(tmp_path: Path) -> None:
     assert served.stored().rows == []
 
 
+def test_what_happened_while_the_journal_was_off_is_a_gap(tmp_path: Path) -> None:
+    with Served(tmp_path) as served:
+        served.create()
+        served.stop()
+        before = served.stored()
+        served.server.options = ["--journal", "off"]
+        served.start()
+        served.publish(b"x")
+        served.stop()
+        assert served.stored().rows == before.rows
+        served.server.options = []
+        served.start()
+        served.kill()
+        after = served.stored()
+
+    seqs = [record.seq for record in records(after.rows)]
+    last = records(before.rows)[-1].seq
+    first = min(seq for seq in seqs if seq > last)
+    assert first > last + 1
+    told = [(record.aux, json.loads(after.details[record.seq])) for record in records(after.rows, GAP)]
+    assert told == [(last + 1, {"last": first - 1})]
+
+
 async def test_a_bounded_tail_drops_the_oldest_rows_and_says_which(tmp_path: Path) -> None:
     bytes_max = 200 * RECORD.size
     async with _engine(tmp_path, bytes_max) as (store, engine):

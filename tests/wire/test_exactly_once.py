@@ -198,7 +198,7 @@ async def test_CE_11_repeated_ack_is_ok_short_form(world: World):
     await ack_again(world, 0, 12, 25)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @case(seconds_max=660)
 async def test_CE_11_repeated_ack_is_ok(world: World):
     await ack_again(world, 0, 60, 600)
@@ -415,7 +415,7 @@ async def test_CE_17_no_acked_message_returns_after_kills_under_load_short_form(
     await kills_under_load(world, 4)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @case(seconds_max=900)
 async def test_CE_17_no_acked_message_returns_after_kills_under_load(world: World):
     await kills_under_load(world, 100)
@@ -555,7 +555,7 @@ async def test_CE_35_random_history_agrees_with_the_rules_short_form(world: Worl
     await History(world, messages=200, seconds=25, seed=35).run()
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @case(seconds_max=1300)
 async def test_CE_35_random_history_agrees_with_the_rules(world: World):
     await History(world, messages=1000, seconds=1200, seed=35).run()

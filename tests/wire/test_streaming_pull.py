@@ -780,7 +780,7 @@ async def test_CS_48_frequent_pings_do_not_end_the_connection_short_form(world: 
     await ping_without_data(world, 35, interval_ms=5_000)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @case(seconds_max=360)
 async def test_CS_48_frequent_pings_do_not_end_the_connection(world: World):
     await ping_without_data(world, 300, interval_ms=10_000)

@@ -89,6 +89,34 @@ def test_only_what_is_published_after_its_creation_belongs_to_a_subscription(eod
     assert [lease.message_id for lease in eod.pull()] == [1, 2]
 
 
+def test_what_waits_for_a_commit_is_bounded(eod: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that hangs must not fill the memory: publishers come again."""
+    monkeypatch.setattr(limits, "UNCOMMITTED_BYTES_MAX", 1000)
+    assert eod.publish(b"." * 800) == [1]
+    eod.begin()
+    assert eod.publish(b"." * 800) == [2]
+    with pytest.raises(errors.Unavailable):
+        eod.publish(b".")
+    eod.end()
+    assert eod.publish(b".") == [3]
+    eod.begin()
+    eod.fail()
+
+    assert eod.publish(b"." * 800) == [2]
+    eod.turn()
+    assert [lease.message_id for lease in eod.pull()] == [1, 2]
+
+
+def test_ids_of_messages_that_nobody_gets_are_not_given_again(world: World) -> None:
+    world = World(journal=False)
+    world.create_topic()
+    assert world.publish(b"a") == [1]
+    world.turn()
+    world.crash()
+
+    assert world.publish(b"b") == [2]
+
+
 # -- leases ------------------------------------------------------------------------------------------------
 
 
@@ -446,6 +474,16 @@ def test_a_request_on_a_stream_whose_subscription_was_deleted_does_nothing(eod: 
 
 
 # -- streams in the journal --------------------------------------------------------------------------------
+
+
+def test_a_client_with_a_long_name_is_cut_short(eod: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "CLIENT_CHARS_MAX", 10)
+    eod.open_stream(client_id="0123456789abc")
+    eod.caller("0123456789def")
+    eod.turn()
+
+    names = [text for text in eod.store.journal_details.values() if '"client"' in text]
+    assert ['"client":"0123456789"' in text for text in names] == [True]
 
 
 def test_streams_and_unary_callers_have_numbers_and_names_in_the_journal(eod: World) -> None:

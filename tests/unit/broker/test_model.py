@@ -45,6 +45,7 @@ SMALL = {
     "READ_AHEAD_MESSAGES_MIN": 4,
     "RESPONSE_BYTES_MAX": 400,
     "PUMP_BYTES_MAX": 700,
+    "RESTING_SUBSCRIPTIONS_MAX": 1,
     "TRIM_MESSAGES_MIN": 2,
     # What is forgotten has tests of its own; here the histories are longer than it takes.
     "ENDING_KEPT_US": 10**15,

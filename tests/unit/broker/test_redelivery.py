@@ -443,6 +443,52 @@ def test_a_full_stream_does_not_hide_what_is_still_to_be_fetched(
     assert sorted(stream.shell.message_ids for stream in streams) == [[1], [2]]
 
 
+def test_subscriptions_that_nobody_consumes_let_go_of_what_they_had_at_hand(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "RESTING_SUBSCRIPTIONS_MAX", 2)
+    names = [f"projects/p/subscriptions/sub{number}" for number in range(4)]
+    for name in names:
+        world.create_subscription(name)
+    world.publish(*numbered(5))
+    world.turn()
+    for name in names:
+        leases = world.pull(name, max_messages=2)
+        world.nack([lease.ack_id for lease in leases], name)
+        world.pull(name, max_messages=1)
+
+    at_hand = [len(world.subscription(name)._ahead) for name in names]
+    assert at_hand == [0, 0, 3, 3], "the last two keep theirs"
+    check(world.broker)
+    for name in names:
+        assert [lease.message_id for lease in world.pull(name)] == [2, 3, 4, 5]
+
+
+@pytest.mark.usefixtures("cold")
+def test_a_range_that_arrives_after_its_subscription_let_go_is_not_delivered_twice(
+    eod: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "RESTING_SUBSCRIPTIONS_MAX", 0)
+    monkeypatch.setattr(limits, "READ_BYTES_MAX", 1)
+    monkeypatch.setattr(limits, "CHUNK_BYTES_MAX", 1)
+    eod.publish(*numbered(4))
+    eod.turn()
+    stream = eod.open_stream(max_outstanding_messages=1)
+    eod.turn()
+    eod.read()
+    eod.turn()
+    assert stream.shell.message_ids == [1]
+    eod.broker.stop_assigning(stream)
+    eod.read()
+    assert [lease.message_id for lease in eod.pull(max_messages=1)] == [2]
+    later = eod.open_stream()
+    for _ in range(6):
+        eod.settle()
+        eod.broker.set_ready(later)
+
+    assert later.shell.message_ids == [3, 4]
+
+
 # -- rows that nobody needs --------------------------------------------------------------------------------
 
 

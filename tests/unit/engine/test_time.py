@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from pubsubd.engine import engine as engine_module
 from pubsubd.model import limits
 from tests.unit.broker.world import SECOND, START_US
 from tests.unit.engine.running import outcome, running
@@ -196,9 +197,9 @@ async def test_a_read_that_fails_is_tried_again() -> None:
     store.failing_reads = 2
     async with running(store) as engine:
         shell = await engine.open_stream()
-        await asyncio.sleep(4)
+        await asyncio.sleep(1.9 * engine_module._PROBE_SECONDS_MAX)
         assert shell.message_ids == []
-        await asyncio.sleep(8)
+        await asyncio.sleep(0.2 * engine_module._PROBE_SECONDS_MAX)
 
         assert shell.message_ids == [1]
 

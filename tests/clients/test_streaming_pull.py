@@ -100,6 +100,23 @@ def test_an_expired_ack_does_not_hurt_the_new_delivery(world):
     assert second.ack_with_response().result(10) is AcknowledgeStatus.SUCCESS
 
 
+def test_every_ack_of_an_expired_batch_is_answered(world):
+    """The failures of a whole batch have to fit into what the library's channel to an emulator accepts."""
+    count = 500
+    inbox = Inbox()
+    topic, _, _ = open_stream(world, inbox, exactly_once=True)
+    world.publish(topic, count)
+    messages = inbox.wait(count)
+    for message in messages:
+        message.drop()
+        message.modify_ack_deadline(1)
+    time.sleep(2.5)
+
+    answers = [message.ack_with_response() for message in messages]
+
+    assert {error_of(answer).error_code for answer in answers} == {AcknowledgeStatus.INVALID_ACK_ID}
+
+
 @BOTH_MODES
 def test_a_nacked_message_comes_again_at_once(world, exactly_once):
     inbox = Inbox()

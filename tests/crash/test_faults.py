@@ -233,10 +233,10 @@ def test_a_removal_that_failed_removes_nothing(served: Served, change: str) -> N
 
 def test_messages_whose_acks_failed_are_still_there(served: Served) -> None:
     """So many that their rows would be removed with the acks."""
-    datas = [b"%05d" % number for number in range(5000)]
+    datas = [b"%05d" % number for number in range(3000)]
     for start in range(0, len(datas), 1000):
         served.publish(*datas[start : start + 1000])
-    leased = [one for _ in range(5) for one in served.pull(1000)]
+    leased = [one for _ in range(3) for one in served.pull(1000)]
     served.inject(Fault.FAIL)
     for start in range(0, len(leased), 1000):
         part = leased[start : start + 1000]

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+# For its effect: examples are given all the time they need.
+import tests.unit.eod.hypothesis_settings  # noqa: F401 (what it does is done when it is imported)
 from tests.unit.broker.world import World
 
 

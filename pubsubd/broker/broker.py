@@ -104,8 +104,7 @@ class Broker:
             topic = Topic(
                 topic_row.topic_id,
                 pb.Topic.FromString(topic_row.resource),
-                # Messages that other topics got since are none of this topic's.
-                max(counters.message_id, replay.topic_last_ids[topic_row.topic_id]),
+                counters.message_id,
                 topic_row.deleted,
             )
             broker._topics_by_id[topic.topic_id] = topic

@@ -59,7 +59,6 @@ class Replay:
         self.subscriptions = {
             row.sub_id: SavedSubscription(cursor=row.start_id) for row in saved.subscriptions
         }
-        self.topic_last_ids = {row.topic_id: 0 for row in saved.topics}
         for blob in saved.blobs:
             for record in oplog.records(blob):
                 self.apply(record)
@@ -68,8 +67,6 @@ class Replay:
         if isinstance(record, oplog.Counters):
             self.counters = record
         elif isinstance(record, oplog.Published):
-            if record.topic_id in self.topic_last_ids:
-                self.topic_last_ids[record.topic_id] = record.last_id
             for sub_id in record.sub_ids:
                 if sub_id in self.subscriptions:
                     self.subscriptions[sub_id].owed += record.size

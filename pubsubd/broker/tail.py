@@ -41,9 +41,6 @@ class Tail:
         at = bisect_right(self._ids, message_id, self._gone)
         return self._entries[at : at + count]
 
-    def count_after(self, message_id: int) -> int:
-        return len(self._ids) - bisect_right(self._ids, message_id, self._gone)
-
     def evict_through(self, message_id: int) -> None:
         self.floor = max(self.floor, message_id)
         self._gone = bisect_right(self._ids, message_id, self._gone)

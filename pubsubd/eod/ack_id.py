@@ -23,6 +23,8 @@ from collections.abc import Iterable
 from hashlib import blake2b
 from typing import NamedTuple
 
+from pubsubd.model import limits
+
 _TAG_BYTES = 8
 
 _LONG_VERSION = 1
@@ -32,6 +34,7 @@ _SHORT_VERSION = 2
 _SHORT = struct.Struct("<BBHHQQ")
 LONG_BYTES = 60
 SHORT_BYTES = 40
+assert max(SHORT_BYTES, LONG_BYTES) <= limits.ACK_ID_BYTES_MAX
 # Multiples of three, so that no id needs padding and a batch can be encoded in one call.
 assert (_LONG.size + _TAG_BYTES) * 4 == LONG_BYTES * 3
 assert (_SHORT.size + _TAG_BYTES) * 4 == SHORT_BYTES * 3

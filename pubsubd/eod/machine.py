@@ -3,6 +3,8 @@
 A *message* on a subscription moves through `TRANSITIONS`. Each delivery of it is a *generation* with an
 ack id of its own, and at any moment that id has one *standing*. What a client that names the id is told,
 and whether anything happens, is `VERDICTS[mode][operation, standing]`: nothing else in the tree decides it.
+The code that moves messages, many at a time, does not ask `TRANSITIONS` for each; tests compare the two over
+every pair.
 
 Rules of the file: no time, no ids, no storage. Whether a lease has run out is decided by whoever holds the
 clock reading, before the tables are asked. A pair that a table does not hold is our bug, never the client's.
@@ -150,7 +152,7 @@ REASONS: dict[Standing, str] = {
     Standing.LAPSED: "its deadline has passed",
     Standing.NACKED: "it was nacked before",
     Standing.ACKED: "it was acked before",
-    Standing.OVERTAKEN: "a later delivery of the message was acked",
+    Standing.OVERTAKEN: "another delivery of the message was acked",
     Standing.DETACHED: "the subscription is detached",
-    Standing.UNKNOWN: "it is malformed, forged, or not of this subscription",
+    Standing.UNKNOWN: "it is malformed, or names no delivery of this subscription",
 }

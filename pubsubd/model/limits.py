@@ -95,11 +95,6 @@ ORDERING_KEY_BYTES_MAX: Final = 1024
 
 # --- pull, ack, modack, streams --------------------------------------------------------------------------
 
-#: quotas, "message size": one message of that size must still fit a response.
-PULL_RESPONSE_BYTES_MAX: Final = 10_000_000
-#: Ours: an empty Pull is answered before common proxies (30 s) give up on it.
-PULL_WAIT_US: Final = 25 * SECOND_US
-
 #: quotas, "acknowledge request" and "modify ack deadline request"; applied to StreamingPullRequest as well.
 ACK_REQUEST_BYTES_MAX: Final = 524_288
 #: ModifyAckDeadlineRequest.ack_deadline_seconds, StreamingPullRequest.modify_deadline_seconds
@@ -107,9 +102,6 @@ MODIFY_ACK_DEADLINE_SECONDS_MIN: Final = 0
 MODIFY_ACK_DEADLINE_SECONDS_MAX: Final = 600
 #: Ours: client libraries fill acknowledge requests with up to 3000 ids, which have to fit the bound above.
 ACK_ID_BYTES_MAX: Final = 160
-
-#: Ours: a receive limit above every documented request limit, so that a rule answers and not the transport.
-TRANSPORT_MESSAGE_BYTES_MAX: Final = 20 * 1024**2
 
 # --- lists -----------------------------------------------------------------------------------------------
 
@@ -154,8 +146,6 @@ CLIENTS_MAX: Final = 10_000
 RECEIPT_US: Final = 2 * SECOND_US
 #: Ours: a response whose commit took longer is not sent; its leases lapse.
 DELIVERY_DELAY_US_MAX: Final = SECOND_US
-#: Ours: rows of finished messages that one commit removes.
-TRIM_ROWS_MAX: Final = 16
 #: Ours: messages finished on a subscription before it looks for rows that nobody needs.
 TRIM_MESSAGES_MIN: Final = 2000
 #: Ours: the operation log is folded into a checkpoint when it has grown by this much, or by the size of the

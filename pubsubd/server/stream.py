@@ -18,7 +18,7 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import grpc
 
@@ -83,7 +83,7 @@ class Stream:
 
     async def serve(self) -> None:
         first = await self._open()
-        tasks: list[asyncio.Task[None]] = []
+        tasks: list[asyncio.Task[Any]] = []
         try:
             # Some clients wait for metadata before they count the stream as open.
             await self._context.send_initial_metadata(())
@@ -93,7 +93,7 @@ class Stream:
                     asyncio.create_task(self._read(first)),
                     asyncio.create_task(self._write()),
                 )
-                tasks = [reader, writer, asyncio.create_task(self._ended())]
+                tasks = [reader, writer, asyncio.create_task(self._ending.wait())]
                 await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
                 await self._wind_up(reader, writer)
         finally:
@@ -102,9 +102,6 @@ class Stream:
             await self._forget()
         if self._end is not None and self._end is not _DONE:
             await self._refuse(self._end)
-
-    async def _ended(self) -> None:
-        await self._ending.wait()
 
     async def _open(self) -> pb.StreamingPullRequest:
         """Read and check the first request, and open the stream."""

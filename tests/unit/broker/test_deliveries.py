@@ -110,8 +110,9 @@ def test_what_waits_for_a_commit_is_bounded(eod: World, monkeypatch: pytest.Monk
 def test_ids_of_messages_that_nobody_gets_are_not_given_again(world: World) -> None:
     world = World(journal=False)
     world.create_topic()
-    assert world.publish(b"a") == [1]
     world.turn()
+    assert world.publish(b"a") == [1]
+    assert world.turn().must_commit()
     world.crash()
 
     assert world.publish(b"b") == [2]

@@ -465,28 +465,30 @@ def test_subscriptions_that_nobody_consumes_let_go_of_what_they_had_at_hand(
 
 
 @pytest.mark.usefixtures("cold")
-def test_a_range_that_arrives_after_its_subscription_let_go_is_not_delivered_twice(
+def test_a_range_that_arrives_after_its_subscription_let_go_leaves_no_gap(
     eod: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "RESTING_SUBSCRIPTIONS_MAX", 0)
-    monkeypatch.setattr(limits, "READ_BYTES_MAX", 1)
     monkeypatch.setattr(limits, "CHUNK_BYTES_MAX", 1)
-    eod.publish(*numbered(4))
+    eod.publish(*numbered(6))
     eod.turn()
+    monkeypatch.setattr(limits, "READ_BYTES_MAX", len(next(iter(eod.store.chunks[1].values()))) + 1)
     stream = eod.open_stream(max_outstanding_messages=1)
     eod.turn()
     eod.read()
     eod.turn()
     assert stream.shell.message_ids == [1]
+    assert [entry.message_id for entry in eod.subscription()._ahead] == [2]
+    assert [read.after_id for read in eod.reads if isinstance(read, ReadRange)] == [2]
+
     eod.broker.stop_assigning(stream)
     eod.read()
-    assert [lease.message_id for lease in eod.pull(max_messages=1)] == [2]
     later = eod.open_stream()
     for _ in range(6):
         eod.settle()
         eod.broker.set_ready(later)
 
-    assert later.shell.message_ids == [3, 4]
+    assert later.shell.message_ids == [2, 3, 4, 5, 6]
 
 
 # -- rows that nobody needs --------------------------------------------------------------------------------
@@ -537,6 +539,18 @@ def test_looking_for_unneeded_rows_waits_until_it_is_worth_it(eod: World) -> Non
     eod.acknowledge([lease.ack_id for lease in eod.pull()])
 
     assert eod.turn().trims == {}
+
+
+@pytest.mark.usefixtures("trims_at_once")
+def test_it_is_not_looked_for_with_every_ack(eod: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "TRIM_MESSAGES_MIN", 2)
+    eod.publish(*numbered(9))
+    trims = []
+    for lease in eod.pull():
+        eod.acknowledge([lease.ack_id])
+        trims += list(eod.turn().trims.values())
+
+    assert trims == [5, 8]
 
 
 def test_at_the_start_rows_that_nobody_needs_are_looked_for(eod: World) -> None:

@@ -210,6 +210,25 @@ async def test_the_journal_is_kept_within_its_bound() -> None:
 
 
 @virtual
+async def test_what_came_on_top_of_a_commit_stays_in_memory_until_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "TAIL_BYTES_MAX", 0)
+    async with running() as engine:
+        gate = await while_a_commit_is_written(engine)
+        first = asyncio.create_task(engine.publish(b"a"))
+        await ticks()
+        second = asyncio.create_task(engine.publish(b"b"))
+        await ticks()
+        shell = await engine.open_stream()
+        gate.set()
+        await asyncio.gather(first, second)
+        await ticks(30)
+
+        assert shell.message_ids == [1, 2]
+
+
+@virtual
 async def test_unneeded_rows_go_while_nothing_else_happens(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "TRIM_MESSAGES_MIN", 0)
     async with running(FakeStore(trim_rows=3)) as engine:

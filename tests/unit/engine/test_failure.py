@@ -168,6 +168,7 @@ async def test_nothing_is_delivered_and_no_lease_ends_until_a_commit_succeeds() 
         await asyncio.sleep(100)
         assert list((await engine.subscription()).leases.by_ack_id) == [lease.ack_id]
         assert shell.message_ids == [1]
+        assert shell.not_delivered_count == 1, "that was the commit which failed first"
         # It is over all the same, for whoever asks; and he is told that nothing is certain.
         assert await outcome(engine.acknowledge([lease.ack_id])) == FAILED
 

@@ -141,6 +141,11 @@ class Subscription:
         return len(self._waiting)
 
     @property
+    def is_reading(self) -> bool:
+        """Whether messages are on their way from storage."""
+        return self._reading_range or self._reading_messages
+
+    @property
     def unfinished_count(self) -> int:
         """Messages that were delivered and are not finished."""
         return len(self.leases) + len(self._waiting)

@@ -120,6 +120,7 @@ class Engine:
         self._wake = asyncio.Event()
         self._gathering = _Waiters()
         self._flying: _Waiters | None = None
+        self._pumped = _Waiters()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_us: int | None = None
         self._commit_us = 0
@@ -227,6 +228,20 @@ class Engine:
         except TimeoutError:
             raise TooSlow("storage takes too long to answer") from None
 
+    async def pumped(self) -> None:
+        """Returns when everything that could be delivered was, as it stands now.
+
+        Raises:
+            TooSlow: that takes too long.
+        """
+        future = self._pumped.add()
+        self._wake.set()
+        try:
+            async with asyncio.timeout(limits.SETTLE_SECONDS_MAX):
+                await future
+        except TimeoutError:
+            raise TooSlow("storage takes too long to answer") from None
+
     def set_ready(self, consumer: Consumer) -> None:
         """`consumer` can take a response now."""
         self._broker.set_ready(consumer)
@@ -273,6 +288,8 @@ class Engine:
             broker.advance_to(now_us)
             broker.pump(now_us, self._commit_us)
             self._start_reads(broker)
+        self._pumped.release()
+        self._pumped = _Waiters()
         effects = broker.take_effects()
         waiters, self._gathering = self._gathering, _Waiters()
         if not (effects.must_commit() or self._store.has_rows_to_trim or self._probe_seconds):

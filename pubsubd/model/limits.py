@@ -167,7 +167,7 @@ PULL_WAIT_SECONDS_MAX: Final = 25.0
 #: Ours: a Pull ends this long before the caller's own deadline, if that is known and not very near.
 PULL_MARGIN_SECONDS: Final = 1.0
 #: Ours: a Pull with return_immediately waits this long for a message that must be read from storage first.
-PULL_IMMEDIATE_SECONDS: Final = 0.1
+PULL_IMMEDIATE_SECONDS: Final = 0.5
 #: Transport limit of a received message. Above the 10 MB of a publish request, so that our own answer names
 #: it.
 RECEIVE_BYTES_MAX: Final = 24 * 1024**2

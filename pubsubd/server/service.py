@@ -227,10 +227,14 @@ class Service:
         caller = broker.caller(client_name(context), self._engine.now_us())
         consumer = pulled.consumer = broker.open_pull(request, caller, pulled)
         self._engine.poke()
-        wait_seconds = limits.PULL_IMMEDIATE_SECONDS if request.return_immediately else _patience(context)
         self._pulls.add(pulled)
         try:
-            if not self._stopping:
+            wait_seconds = _patience(context)
+            if request.return_immediately:
+                await self._engine.pumped()
+                # What must be read first is worth a moment: it is there.
+                wait_seconds = limits.PULL_IMMEDIATE_SECONDS if consumer.subscription.is_reading else 0.0
+            if not self._stopping and wait_seconds:
                 await asyncio.wait([pulled.outcome], timeout=wait_seconds)
             if not pulled.outcome.done() and not consumer.waits:
                 # Granted, and being committed: what it takes now has a lease.

@@ -355,7 +355,7 @@ class Stream:
         await self._until(lambda: bool(found()), within, lambda: "no such response")
         return found()[0]
 
-    async def pong(self, within: float = 1, **fields: Any) -> Any:
+    async def pong(self, within: float = 5, **fields: Any) -> Any:
         """Sends a keep-alive and returns the next response of any kind."""
         before = len(self.responses)
         await self.send(**fields)

@@ -215,15 +215,17 @@ async def test_what_came_on_top_of_a_commit_stays_in_memory_until_its_own(
 ) -> None:
     monkeypatch.setattr(limits, "TAIL_BYTES_MAX", 0)
     async with running() as engine:
+        shell = await engine.open_stream()
+        await ticks()
         gate = await while_a_commit_is_written(engine)
         first = asyncio.create_task(engine.publish(b"a"))
         await ticks()
         second = asyncio.create_task(engine.publish(b"b"))
         await ticks()
-        shell = await engine.open_stream()
+        engine.store.commit_seconds = 0.1
         gate.set()
         await asyncio.gather(first, second)
-        await ticks(30)
+        await asyncio.sleep(1)
 
         assert shell.message_ids == [1, 2]
 

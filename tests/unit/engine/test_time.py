@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 import pytest
 
+from pubsubd.broker.consumer import Consumer
 from pubsubd.engine import engine as engine_module
+from pubsubd.journal.record import Row, unpack
 from pubsubd.model import limits
-from tests.unit.broker.world import SECOND, START_US
+from pubsubd.model.events import Kind
+from pubsubd.wire import pb
+from tests.unit.broker.world import SECOND, START_US, SUBSCRIPTION, Shell
 from tests.unit.engine.running import outcome, running
 from tests.unit.engine.test_commit import ticks
 from tests.unit.engine.virtual import virtual
@@ -216,3 +221,70 @@ async def test_redeliveries_that_are_not_in_memory_are_read(monkeypatch: pytest.
 
         assert shell.message_ids == [1, 2, 1, 2]
         assert [message.data for message in shell.messages()] == [b"a", b"b"] * 2
+
+
+@virtual
+async def test_whoever_looks_once_knows_when_he_has_looked() -> None:
+    async with running() as engine:
+        broker = await engine.engine.broker()
+        request = pb.PullRequest(subscription=SUBSCRIPTION, max_messages=10)
+
+        def open_pull() -> Consumer:
+            return broker.open_pull(request, broker.caller("python", engine.engine.now_us()), Shell())
+
+        nothing = open_pull()
+        await engine.engine.pumped()
+        assert nothing.waits
+        broker.close_pull(nothing)
+        await engine.publish(b"a")
+        engine.store.gate = asyncio.Event()
+        something = open_pull()
+        await engine.engine.pumped()
+        assert not something.waits, "granted, although its commit is still being written"
+        assert something.shell.got == []
+
+        engine.store.gate.set()
+        await ticks()
+        assert something.shell.message_ids == [1]
+
+
+@virtual
+async def test_a_message_that_storage_has_lost_ends_the_server() -> None:
+    """A subscription that waits for it for ever, and looks healthy, would be worse."""
+    store = FakeStore()
+    async with running(store) as engine:
+        shell = await engine.open_stream()
+        await engine.publish(b"a")
+        await ticks()
+        await engine.modify_ack_deadline(shell.ack_ids, 600)
+    store = store.reopened()
+    store.chunks.clear()
+    with pytest.raises(AssertionError, match=SUBSCRIPTION):  # which is what the commit loop ends with
+        async with running(store) as engine:
+            await engine.open_stream()
+            await engine.modify_ack_deadline(shell.ack_ids, 0)
+            await ticks(20)
+            ended = engine.engine.loop_task.done()
+    assert ended
+
+
+@virtual
+async def test_a_journal_that_was_off_says_so_when_it_is_on_again() -> None:
+    store = FakeStore()
+    async with running(store) as engine:
+        await engine.publish(b"a")
+        last_seq = engine.engine.journal_seq
+    store = store.reopened()
+    async with running(store, journal=False) as engine:
+        await engine.publish(b"b")
+    store = store.reopened()
+    async with running(store) as engine:
+        await engine.publish(b"c")
+
+    events = [(seq, event) for row in store.journal for seq, event in unpack(Row(*row))]
+    ((gap_seq, gap),) = [(seq, event) for seq, event in events if event.kind == Kind.GAP]
+    assert gap.aux == last_seq + 1
+    lost = json.loads(store.journal_details[gap_seq])["last"]
+    seqs = [seq for seq, _ in events]
+    assert lost >= gap.aux
+    assert seqs == [*range(1, gap.aux), *range(lost + 1, seqs[-1] + 1)]

@@ -34,8 +34,8 @@ _CACHE_KIB = 16 * 1024
 # The write-ahead log is moved into the database by a connection of its own whenever about so much was added
 # to it, beside the commits. Under constant load it never ends up empty and so grows; then the writer finishes
 # the move itself, which has little left to do and stops commits for a few milliseconds.
-_CHECKPOINT_BYTES = 8 * 1024**2
-_WAL_BYTES_MAX = 64 * 1024**2
+_CHECKPOINT_BYTES = 32 * 1024**2
+_WAL_BYTES_MAX = 128 * 1024**2
 # Rows of old endings looked at beside each commit that adds some; twice what it adds, if that is more.
 _ENDINGS_FORGOTTEN_MIN = 500
 _TRIM_ROWS_MAX = 16

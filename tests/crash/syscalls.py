@@ -40,10 +40,14 @@ def why_no_tracing() -> str:
 class TracedServer(ServerProcess):
     """A server whose calls go to a file; or, with `inject`, one for which some of them fail."""
 
-    def __init__(self, data_dir: Path, record: Path, *options: str, inject: str = "") -> None:
+    def __init__(
+        self, data_dir: Path, record: Path, *options: str, inject: str = "", start: str = ""
+    ) -> None:
+        """`start`: what runs in place of `-m pubsubd`."""
         super().__init__(data_dir, *options, admin=True)
         self.record = record
         self._inject = inject
+        self._start = start
 
     def command(self) -> Sequence[str]:
         # -D: the server stays the child, and strace is the one that stands aside.
@@ -52,7 +56,9 @@ class TracedServer(ServerProcess):
             strace += ["-e", "trace=fdatasync,fsync,pwrite64", "-e", f"inject={self._inject}"]
         else:
             strace += ["-xx", "-s", str(_STRING_BYTES_MAX), "-e", f"trace={_TRACED},mkdir"]
-        return [*strace, *super().command()]
+        python, *module, serve = super().command()[:4]
+        started = ["-c", self._start] if self._start else module
+        return [*strace, python, *started, serve, *super().command()[4:]]
 
     def recorded(self) -> list[Call]:
         """The calls of a server that has ended."""

@@ -153,7 +153,8 @@ _EARLY_MOVES = """
 import sys
 from pubsubd.cli import main
 from pubsubd.storage import store
-store._CHECKPOINT_BYTES = 3_000_000
+store._CHECKPOINT_BYTES = 2_000_000
+store._WAL_BYTES_MAX = 6_000_000
 sys.exit(main())
 """
 

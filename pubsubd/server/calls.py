@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 import grpc
 from google.protobuf.any_pb2 import Any as AnyMessage
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 from google.rpc.error_details_pb2 import ErrorInfo
 from google.rpc.status_pb2 import Status
 
@@ -27,24 +27,23 @@ else:  # generic for type checkers only
     MethodHandler = grpc.RpcMethodHandler
 
 Handler = Callable[[bytes, Context], Awaitable[bytes]]
-Request = TypeVar("Request")
+Request = TypeVar("Request", bound=Message)
 
 # Refusals that rest on what was looked up, which may not be committed yet.
 LOOKED_UP = (errors.NotFound, errors.AlreadyExists, errors.FailedPrecondition)
 
 
-def parse(request_class: Callable[[], Request], data: bytes) -> Request:
+def parse(request_class: type[Request], data: bytes) -> Request:
     """The request that `data` encodes.
 
     Raises:
         InvalidArgument: it encodes none.
     """
     try:
-        request: Request = request_class.FromString(data)  # type: ignore[attr-defined]
+        return request_class.FromString(data)
     except DecodeError:
-        name = request_class.DESCRIPTOR.name  # type: ignore[attr-defined]
+        name = request_class.DESCRIPTOR.name
         raise errors.InvalidArgument(f"The request is not a serialised {name}.") from None
-    return request
 
 
 async def next_request(context: Context) -> bytes | None:

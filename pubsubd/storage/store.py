@@ -102,7 +102,8 @@ class _Connection(aiosqlite.Connection):
     """A connection whose thread runs whole functions: one hop for a transaction, not one per statement."""
 
     async def run(self, function: Callable[..., Result], *args: Any) -> Result:
-        # aiosqlite has no public name for this; without it a commit would be five hops and not one.
+        # aiosqlite has no public name for this, and no types where it stands; without it a commit would be
+        # five hops and not one.
         result: Result = await self._execute(function, self._conn, *args)  # type: ignore[no-untyped-call]
         return result
 

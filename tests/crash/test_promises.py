@@ -33,7 +33,10 @@ def ask(
 def judged(*steps: Delivered | Operation, exactly_once: bool = True) -> list[str]:
     log = Log(publishes=[Published("t", 0, 0, SECOND, [b"x"], [1])])
     for step in steps:
-        (log.deliveries if isinstance(step, Delivered) else log.operations).append(step)  # type: ignore[arg-type]
+        if isinstance(step, Delivered):
+            log.deliveries.append(step)
+        else:
+            log.operations.append(step)
     return [violation.promise for violation in judge(log, {SUB: exactly_once}).violations]
 
 

@@ -293,3 +293,34 @@ def interrupted() -> Unavailable:
 
 def already_detached() -> FailedPrecondition:
     return FailedPrecondition("Subscription is already detached.")
+
+
+# --- snapshots and seek ----------------------------------------------------------------------------------
+
+
+def backlog_too_old() -> FailedPrecondition:
+    """A snapshot lives for a week less the age of its oldest message, which must leave an hour."""
+    return FailedPrecondition(
+        "The backlog of the source subscription is too old for a snapshot, which would expire "
+        "within an hour. Acknowledge or drop the oldest messages first."
+    )
+
+
+def no_seek_target() -> InvalidArgument:
+    return bad_argument("target", "a time or a snapshot must be specified")
+
+
+def foreign_snapshot(snapshot_topic: str, topic: str) -> FailedPrecondition:
+    """The names may be the same: a topic that was created again is another one."""
+    return FailedPrecondition(
+        f"The snapshot is one of another topic (snapshot topic={echo(snapshot_topic)}, "
+        f"subscription topic={echo(topic)})."
+    )
+
+
+def unordered_snapshot() -> FailedPrecondition:
+    """Such a snapshot may hold a message and not an earlier one of its ordering key."""
+    return FailedPrecondition(
+        "The snapshot was taken from a subscription without message ordering, "
+        "so a subscription with message ordering cannot seek to it."
+    )

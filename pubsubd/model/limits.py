@@ -82,6 +82,12 @@ EXPORT_MESSAGES_MIN: Final = 1000
 TRANSFORM_COUNT_MAX: Final = 5
 UDF_CODE_BYTES_MAX: Final = 20 * 1024
 
+# --- snapshots -------------------------------------------------------------------------------------------
+
+#: Snapshot.expire_time: at most a week from the oldest message that it holds, and an hour at the least.
+SNAPSHOT_LIFETIME_US_MAX: Final = 7 * 24 * HOUR_US
+SNAPSHOT_LIFETIME_US_MIN: Final = HOUR_US
+
 # --- publish ---------------------------------------------------------------------------------------------
 
 #: quotas, "publish request" and "messages"

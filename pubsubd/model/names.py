@@ -82,3 +82,13 @@ def generated_subscription_name(project: str, unique: str) -> str:
     name = f"{project}/subscriptions/sub-{unique}"
     assert _SUBSCRIPTION.fullmatch(name), name
     return name
+
+
+def generated_snapshot_name(project: str, unique: str) -> str:
+    """As `generated_subscription_name`, for a snapshot; it lies in the project of its subscription.
+
+    Source: CreateSnapshotRequest.name (the server assigns a name when none is given).
+    """
+    name = f"{project}/snapshots/snap-{unique}"
+    assert _SNAPSHOT.fullmatch(name), name
+    return name

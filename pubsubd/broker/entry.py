@@ -25,6 +25,7 @@ class Chunk(NamedTuple):
 
     topic_id: int
     last_id: int
+    last_us: int  # publish time of the last message
     blob: bytes
 
 
@@ -51,7 +52,7 @@ def _chunk(topic_id: int, entries: Sequence[Entry]) -> Chunk:
         array("i", map(len, datas)).tobytes(),
         *datas,
     ]
-    return Chunk(topic_id, ids[-1], b"".join(parts))
+    return Chunk(topic_id, ids[-1], publish_us[-1], b"".join(parts))
 
 
 def unpack_chunk(blob: bytes) -> list[Entry]:

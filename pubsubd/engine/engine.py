@@ -351,7 +351,7 @@ class Engine:
             journal=append.row if append else None,
             journal_details=append.details if append else (),
             journal_drop_through=append.drop_through_seq if append else 0,
-            trims=effects.trims,
+            trims={topic_id: (through_id, 2**62) for topic_id, through_id in effects.trims.items()},
             clean=clean,
         )
 

@@ -1,4 +1,4 @@
--- Layout version 1. A change of it raises SCHEMA_VERSION and says how the old one is read.
+-- Layout version 2. A change of it raises SCHEMA_VERSION, and migration.py brings older files to it.
 
 -- One row: what this database is and how it was last left.
 CREATE TABLE server (
@@ -22,10 +22,21 @@ CREATE TABLE subscription (
     resource BLOB NOT NULL      -- google.pubsub.v1.Subscription
 );
 
+CREATE TABLE snapshot (
+    snapshot_id INTEGER PRIMARY KEY,
+    topic_id    INTEGER NOT NULL,
+    name        TEXT NOT NULL,
+    resource    BLOB NOT NULL,  -- google.pubsub.v1.Snapshot
+    state       BLOB NOT NULL   -- which messages were unacked
+);
+
 -- The messages of one topic and commit, in order. A row per message would cost ten times as much.
+-- Within a topic last_us never decreases, so that rows can be found by time without an index of it. It stands
+-- before the messages, so that reading it does not read them.
 CREATE TABLE chunk (
     topic_id INTEGER NOT NULL,
     last_id  INTEGER NOT NULL,
+    last_us  INTEGER NOT NULL,  -- when the last message was published
     data     BLOB NOT NULL,
     PRIMARY KEY (topic_id, last_id)
 ) WITHOUT ROWID;

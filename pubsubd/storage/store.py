@@ -24,9 +24,10 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import aiosqlite
 
 from pubsubd.storage.faults import Fault, Faults
+from pubsubd.storage.migration import DamagedChunk, migrate
 
 APPLICATION_ID = 0x50756253  # "PubS"
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 FILE_NAME = "pubsubd.sqlite3"
 
 _PAGE_BYTES = 8192
@@ -39,7 +40,7 @@ _WAL_BYTES_MAX = 128 * 1024**2
 # Rows of old endings looked at beside each commit that adds some; twice what it adds, if that is more.
 _ENDINGS_FORGOTTEN_MIN = 500
 _TRIM_ROWS_MAX = 16
-_EVERY_ID = 2**63 - 1
+_EVERY_MESSAGE = (2**63 - 1, 2**62)  # a bound of ids and one of time that no message reaches
 
 Durability = Literal["process", "power"]
 Result = TypeVar("Result")
@@ -60,22 +61,27 @@ class Commit:
 
     oplog: bytes
     oplog_is_checkpoint: bool = False  # it replaces all earlier rows
-    chunks: Sequence[tuple[int, int, bytes]] = ()
+    chunks: Sequence[tuple[int, int, int, bytes]] = ()
     topics: Sequence[tuple[int, str, bool, bytes]] = ()
     topics_gone: Sequence[int] = ()
     subscriptions: Sequence[tuple[int, int, str, int, bytes]] = ()
     subscriptions_gone: Sequence[int] = ()
+    snapshots: Sequence[tuple[int, int, str, bytes, bytes]] = ()
+    snapshots_gone: Sequence[int] = ()
     endings: Sequence[tuple[int, int, int, int, int]] = ()
     endings_kept_from_us: int = 0
     journal: tuple[int, int, int, bytes] | None = None
     journal_details: Sequence[tuple[int, str]] = ()
     journal_drop_through: int = 0
-    trims: dict[int, int] = field(default_factory=dict)  # topic_id: messages up to this id are not needed
+    # topic_id: (through_id, before_us); rows whose last message has an id up to the one and was published
+    # before the other may go. 2**62 is no bound of time.
+    trims: dict[int, tuple[int, int]] = field(default_factory=dict)
     clean: bool = False  # the last commit before an orderly end
 
     def wal_bytes(self) -> int:
         """About how much it adds to the write-ahead log: what it carries, and the pages that rows share."""
-        carried = len(self.oplog) + sum(len(data) for _, _, data in self.chunks)
+        carried = len(self.oplog) + sum(len(data) for *_, data in self.chunks)
+        carried += sum(len(state) for *_, state in self.snapshots)
         return carried + (len(self.journal[3]) if self.journal else 0) + 4 * _PAGE_BYTES
 
 
@@ -84,6 +90,7 @@ class Loaded(NamedTuple):
 
     topics: list[tuple[int, str, int, bytes]]
     subscriptions: list[tuple[int, int, str, int, bytes]]
+    snapshots: list[tuple[int, int, str, bytes, bytes]]
     endings: list[tuple[int, int, int, int, int]]
     oplog: list[bytes]
     journal_rows: list[tuple[int, int, int]]  # (first_seq, n, bytes)
@@ -136,7 +143,7 @@ class Store:
         self._wal_bytes = 0  # since it was last begun anew, and since it was last moved; both about
         self._wal_bytes_unmoved = 0
         # Messages of topics that went before all of their rows did.
-        self._trims = dict.fromkeys(found.orphans, _EVERY_ID)
+        self._trims = dict.fromkeys(found.orphans, _EVERY_MESSAGE)
 
     @classmethod
     async def open(cls, directory: Path | None, durability: Durability) -> Store:
@@ -184,8 +191,11 @@ class Store:
         except sqlite3.Error as error:
             raise StorageFailed(str(error)) from error
 
-    async def commit(self, commit: Commit) -> None:
+    async def commit(self, commit: Commit) -> dict[int, int | None]:
         """Make `commit` durable at the configured level before returning.
+
+        Returns, for each topic whose trimming came to its end, the `last_us` of the oldest row that is left;
+        None when none is.
 
         Raises:
             StorageFailed: nothing was written, or it is not known whether it was.
@@ -196,14 +206,13 @@ class Store:
             trimmed = await self._writer.run(_transact, commit, trims, self.faults)
         except (sqlite3.Error, OSError) as error:
             raise StorageFailed(str(error)) from error
-        self._trims = {
-            topic_id: through_id for topic_id, through_id in trims.items() if topic_id not in trimmed
-        }
+        self._trims = {topic_id: bounds for topic_id, bounds in trims.items() if topic_id not in trimmed}
         wal_bytes = commit.wal_bytes()
         self._wal_bytes += wal_bytes
         self._wal_bytes_unmoved += wal_bytes
         if self._checkpointer is not None:
             await self._move_wal(self._checkpointer)
+        return trimmed
 
     async def _move_wal(self, checkpointer: _Connection) -> None:
         """Keep the write-ahead log short. A failure is no harm: the log only grows."""
@@ -238,6 +247,18 @@ class Store:
         except sqlite3.Error as error:
             raise StorageFailed(str(error)) from error
 
+    async def find_chunk(self, topic_id: int, after_id: int, before_us: int) -> tuple[int, bytes | None]:
+        """Where a point in time lies among the chunks that end after `after_id`.
+
+        Returns the `last_id` of the last of them whose `last_us` is less than `before_us`, 0 without one, and
+        the data of the one that follows, None without one. Some forty probes of the index, however many rows
+        there are.
+        """
+        try:
+            return await self._reader.run(_find_chunk, topic_id, after_id, before_us)
+        except sqlite3.Error as error:
+            raise StorageFailed(str(error)) from error
+
     async def read_journal(self) -> tuple[list[tuple[int, int, int, bytes]], dict[int, str]]:
         """The tail of the journal: its rows and its details."""
         return await self._reader.run(_read_journal)
@@ -268,14 +289,20 @@ def _prepare(connection: sqlite3.Connection, durability: Durability, path: str) 
     connection.execute("PRAGMA wal_autocheckpoint = 0")
     _tune(connection)
     connection.execute("BEGIN IMMEDIATE")
-    if not connection.execute("PRAGMA user_version").fetchone()[0]:
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    if not version:
         _create(connection)
+    elif version < SCHEMA_VERSION:
+        _migrate(connection, version, path)
     identity = connection.execute("SELECT secret, boot, clean FROM server").fetchone()
     if identity is None:
         raise Unusable(f"the database {path} is damaged: it does not say which server it belongs to")
     secret, boot, clean = identity
     connection.execute("UPDATE server SET boot = boot + 1, clean = 0")
     connection.execute("COMMIT")
+    if 0 < version < SCHEMA_VERSION:
+        # All messages are in the log now. Later moves of it would not count them.
+        _checkpoint(connection, "TRUNCATE")
     return _Found(secret, boot + 1, bool(clean), _orphans(connection))
 
 
@@ -317,6 +344,15 @@ def _create(connection: sqlite3.Connection) -> None:
     connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
 
+def _migrate(connection: sqlite3.Connection, version: int, path: str) -> None:
+    """Bring an older layout to the present one, in the transaction that is open."""
+    try:
+        migrate(connection, version)
+    except DamagedChunk as error:
+        raise Unusable(f"the database {path} is damaged: {error}") from error
+    connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+
 def _load(connection: sqlite3.Connection) -> Loaded:
     if connection.in_transaction:
         connection.execute("ROLLBACK")
@@ -326,6 +362,9 @@ def _load(connection: sqlite3.Connection) -> Loaded:
             connection.execute("SELECT topic_id, name, deleted, resource FROM topic ORDER BY 1").fetchall(),
             connection.execute(
                 "SELECT sub_id, topic_id, name, start_id, resource FROM subscription ORDER BY 1"
+            ).fetchall(),
+            connection.execute(
+                "SELECT snapshot_id, topic_id, name, resource, state FROM snapshot ORDER BY 1"
             ).fetchall(),
             connection.execute(
                 "SELECT sub_id, message_id, generation, ending, at_us FROM ending ORDER BY ending_id"
@@ -342,14 +381,18 @@ def _load(connection: sqlite3.Connection) -> Loaded:
 
 
 def _transact(
-    connection: sqlite3.Connection, commit: Commit, trims: dict[int, int], faults: Faults
-) -> list[int]:
-    """Returns the topics of `trims` that have no more rows to remove."""
+    connection: sqlite3.Connection, commit: Commit, trims: dict[int, tuple[int, int]], faults: Faults
+) -> dict[int, int | None]:
+    """Returns the topics of `trims` that have no more rows to remove, each with the time of its oldest."""
     fault = faults.begin()
     connection.execute("BEGIN IMMEDIATE")
     try:
         _write(connection, commit)
-        done = [topic_id for topic_id, through_id in trims.items() if _trim(connection, topic_id, through_id)]
+        trimmed: dict[int, int | None] = {}
+        for topic_id, (through_id, before_us) in trims.items():
+            ended, oldest_us = _trim(connection, topic_id, through_id, before_us)
+            if ended:
+                trimmed[topic_id] = oldest_us
         faults.kill_if(fault is Fault.KILL_BEFORE_COMMIT)
         connection.execute("COMMIT")
     except BaseException:
@@ -357,13 +400,13 @@ def _transact(
             connection.execute("ROLLBACK")
         raise
     faults.kill_if(fault is Fault.KILL_AFTER_COMMIT)
-    return done
+    return trimmed
 
 
 def _write(connection: sqlite3.Connection, commit: Commit) -> None:
     execute, executemany = connection.execute, connection.executemany
     if commit.chunks:
-        executemany("INSERT INTO chunk VALUES (?, ?, ?)", commit.chunks)
+        executemany("INSERT INTO chunk VALUES (?, ?, ?, ?)", commit.chunks)
     if commit.oplog_is_checkpoint:
         execute("DELETE FROM oplog")
     execute("INSERT INTO oplog (data) VALUES (?)", (commit.oplog,))
@@ -395,18 +438,32 @@ def _write(connection: sqlite3.Connection, commit: Commit) -> None:
         executemany(
             "DELETE FROM subscription WHERE sub_id = ?", [(gone,) for gone in commit.subscriptions_gone]
         )
+    if commit.snapshots:
+        executemany("INSERT OR REPLACE INTO snapshot VALUES (?, ?, ?, ?, ?)", commit.snapshots)
+    if commit.snapshots_gone:
+        executemany("DELETE FROM snapshot WHERE snapshot_id = ?", [(gone,) for gone in commit.snapshots_gone])
     if commit.clean:
         execute("UPDATE server SET clean = 1")
 
 
-def _trim(connection: sqlite3.Connection, topic_id: int, through_id: int) -> bool:
-    """Remove a few rows of finished messages; whether none are left."""
-    removed = connection.execute(
-        "DELETE FROM chunk WHERE topic_id = ?1 AND last_id IN"
-        " (SELECT last_id FROM chunk WHERE topic_id = ?1 AND last_id <= ?2 ORDER BY last_id LIMIT ?3)",
-        (topic_id, through_id, _TRIM_ROWS_MAX),
-    ).rowcount
-    return removed < _TRIM_ROWS_MAX
+def _trim(
+    connection: sqlite3.Connection, topic_id: int, through_id: int, before_us: int
+) -> tuple[bool, int | None]:
+    """Remove a few rows of finished messages; whether none are left, and the time of the oldest row that is.
+
+    Rows are in the order of both bounds, so those to remove are the first ones.
+    """
+    # One row more than are removed: it says whether they were the last.
+    rows = connection.execute(
+        "SELECT last_id, last_us FROM chunk WHERE topic_id = ? ORDER BY last_id LIMIT ?",
+        (topic_id, _TRIM_ROWS_MAX + 1),
+    ).fetchall()
+    finished = [last_id for last_id, last_us in rows if last_id <= through_id and last_us < before_us]
+    removed = finished[:_TRIM_ROWS_MAX]
+    if removed:
+        connection.execute("DELETE FROM chunk WHERE topic_id = ? AND last_id <= ?", (topic_id, removed[-1]))
+    oldest_us = rows[len(removed)][1] if len(removed) < len(rows) else None
+    return removed == finished, oldest_us
 
 
 def _read_range(
@@ -446,6 +503,52 @@ def _read_messages(
             if size >= bytes_max:
                 break
     return found
+
+
+def _find_chunk(
+    connection: sqlite3.Connection, topic_id: int, after_id: int, before_us: int
+) -> tuple[int, bytes | None]:
+    # One view of the rows for all probes, whatever is trimmed or added beside them.
+    connection.execute("BEGIN")
+    try:
+        before_id, next_id = _bisect(connection, topic_id, after_id, before_us)
+        if not next_id:
+            return before_id, None
+        (data,) = connection.execute(
+            "SELECT data FROM chunk WHERE topic_id = ? AND last_id = ?", (topic_id, next_id)
+        ).fetchone()
+        return before_id, data
+    finally:
+        connection.execute("ROLLBACK")
+
+
+def _bisect(connection: sqlite3.Connection, topic_id: int, after_id: int, before_us: int) -> tuple[int, int]:
+    """The last row before a point in time and the one that follows, by `last_id`; 0: there is none.
+
+    Ids are halved and not counts of rows, which the index does not know.
+    """
+    newest = connection.execute(
+        "SELECT last_id, last_us FROM chunk WHERE topic_id = ? ORDER BY last_id DESC LIMIT 1", (topic_id,)
+    ).fetchone()
+    if newest is None or newest[0] <= after_id:
+        return 0, 0
+    newest_id, newest_us = newest
+    if newest_us < before_us:
+        return newest_id, 0
+    # Rows up to `low` are before. The first that is not has an id in (low, high], or else it is `next_id`.
+    before_id, next_id = 0, newest_id
+    low, high = after_id, newest_id - 1
+    while low < high:
+        middle = (low + high) // 2
+        last_id, last_us = connection.execute(
+            "SELECT last_id, last_us FROM chunk WHERE topic_id = ? AND last_id > ? ORDER BY last_id LIMIT 1",
+            (topic_id, middle),
+        ).fetchone()
+        if last_us < before_us:
+            before_id = low = last_id
+        else:
+            next_id, high = last_id, middle
+    return before_id, next_id
 
 
 def _read_journal(

@@ -37,7 +37,7 @@ def test_messages_survive_their_chunks(found: list[tuple[int, int, int, bytes]],
     assert entries == [entry for row in rows for entry in unpack_chunk(row.blob)]
     for row in rows:
         there = unpack_chunk(row.blob)
-        assert (7, there[-1].message_id) == (row.topic_id, row.last_id)
+        assert (7, there[-1].message_id, there[-1].publish_us) == (row.topic_id, row.last_id, row.last_us)
         assert sum(len(entry.data) for entry in there) <= bytes_max or len(there) == 1
     # As few as the bound allows: the next message never had room in the row before.
     for row, following in itertools.pairwise(rows):

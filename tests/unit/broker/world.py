@@ -195,7 +195,7 @@ class World:
             endings_kept_from_us=self.now_us - limits.ENDING_KEPT_US,
             journal=append.row if append else None,
             journal_details=append.details if append else (),
-            trims=effects.trims,
+            trims={topic_id: (through_id, 2**62) for topic_id, through_id in effects.trims.items()},
         )
 
     # -- what clients do -----------------------------------------------------------------------------------

@@ -1,14 +1,14 @@
 """A Store in dictionaries: what tests of the engine and of the broker commit to and restore from.
 
 It passes the contract of the real one (test_contract.py). What it has beyond it are faults on demand, and
-that it can be used without a loop: `apply`, `loaded`, `range_rows` and `message_rows` are the port without
-its awaits.
+that it can be used without a loop: `apply`, `loaded`, `range_rows`, `message_rows` and `found_chunk` are the
+port without its awaits.
 """
 
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Sequence
 
 from pubsubd.storage.store import Commit, Loaded, StorageFailed
@@ -25,14 +25,16 @@ class FakeStore:
         self.trim_rows = trim_rows
         self.topics: dict[int, tuple[int, str, int, bytes]] = {}
         self.subscriptions: dict[int, tuple[int, int, str, int, bytes]] = {}
+        self.snapshots: dict[int, tuple[int, int, str, bytes, bytes]] = {}
         self.endings: list[tuple[int, int, int, int, int]] = []
         self.oplog: list[bytes] = []
         self.chunks: dict[int, dict[int, bytes]] = {}
+        self.last_us: dict[tuple[int, int], int] = {}  # of each row that there ever was
         self.journal: list[tuple[int, int, int, bytes]] = []
         self.journal_details: dict[int, str] = {}
         self.commits: list[Commit] = []
         self._clean = False
-        self._trims: dict[int, int] = {}
+        self._trims: dict[int, tuple[int, int]] = {}
         # Faults: how many of the next commits, loads and reads fail, and whether a commit that fails is
         # stored all the same, which a writer cannot know when its disk answers nothing sensible.
         self.failing_commits = 0
@@ -48,20 +50,27 @@ class FakeStore:
         after = FakeStore(self.trim_rows)
         after.boot = self.boot + 1
         after.was_clean = self._clean
-        for name in ("topics", "subscriptions", "endings", "oplog", "chunks", "journal", "journal_details"):
+        for name in (
+            *("topics", "subscriptions", "snapshots", "endings", "oplog", "chunks", "last_us"),
+            *("journal", "journal_details"),
+        ):
             setattr(after, name, getattr(self, name))
-        after._trims = dict.fromkeys(self.chunks.keys() - self.topics.keys(), 1 << 62)
+        after._trims = dict.fromkeys(self.chunks.keys() - self.topics.keys(), (1 << 62, 1 << 62))
         return after
 
     # -- without a loop ------------------------------------------------------------------------------------
 
-    def apply(self, commit: Commit) -> None:
+    def apply(self, commit: Commit) -> dict[int, int | None]:
         """One transaction."""
         self.commits.append(commit)
-        for topic_id, last_id, data in commit.chunks:
+        for topic_id, last_id, last_us, data in commit.chunks:
             rows = self.chunks.setdefault(topic_id, {})
-            assert last_id > max(rows, default=0), "rows of a topic are appended"
+            if rows:
+                newest_id = max(rows)
+                assert last_id > newest_id, "rows of a topic are appended"
+                assert last_us >= self.last_us[topic_id, newest_id], "and time does not go back"
             rows[last_id] = data
+            self.last_us[topic_id, last_id] = last_us
         if commit.oplog_is_checkpoint:
             self.oplog = []
         self.oplog = [*self.oplog, commit.oplog]
@@ -83,21 +92,37 @@ class FakeStore:
             self.subscriptions[subscription[0]] = tuple(subscription)
         for gone in commit.subscriptions_gone:
             self.subscriptions.pop(gone, None)
+        for snapshot in commit.snapshots:
+            self.snapshots[snapshot[0]] = tuple(snapshot)
+        for gone in commit.snapshots_gone:
+            self.snapshots.pop(gone, None)
         if commit.clean:
             self._clean = True
         self._trims.update(commit.trims)
-        for topic_id, through_id in list(self._trims.items()):
+        return self._trim()
+
+    def _trim(self) -> dict[int, int | None]:
+        """A few rows of each topic; of those whose last went, when their oldest was published."""
+        trimmed: dict[int, int | None] = {}
+        for topic_id, (through_id, before_us) in list(self._trims.items()):
             rows = self.chunks.get(topic_id, {})
-            finished = sorted(rows)[: bisect_right(sorted(rows), through_id)][: self.trim_rows]
-            for last_id in finished:
+            finished = [
+                last_id
+                for last_id in sorted(rows)
+                if last_id <= through_id and self.last_us[topic_id, last_id] < before_us
+            ]
+            for last_id in finished[: self.trim_rows]:
                 del rows[last_id]
-            if len(finished) < self.trim_rows:
+            if len(finished) <= self.trim_rows:
                 del self._trims[topic_id]
+                trimmed[topic_id] = self.last_us[topic_id, min(rows)] if rows else None
+        return trimmed
 
     def loaded(self) -> Loaded:
         return Loaded(
             [self.topics[key] for key in sorted(self.topics)],
             [self.subscriptions[key] for key in sorted(self.subscriptions)],
+            [self.snapshots[key] for key in sorted(self.snapshots)],
             list(self.endings),
             list(self.oplog),
             [(first_seq, n, len(data)) for first_seq, n, _, data in self.journal],
@@ -122,6 +147,16 @@ class FakeStore:
                 found.append(rows[last_ids[at]])
         return found
 
+    def found_chunk(self, topic_id: int, after_id: int, before_us: int) -> tuple[int, bytes | None]:
+        rows = self.chunks.get(topic_id, {})
+        before_id = 0
+        for last_id in sorted(rows):
+            if last_id > after_id:
+                if self.last_us[topic_id, last_id] >= before_us:
+                    return before_id, rows[last_id]
+                before_id = last_id
+        return before_id, None
+
     # -- the port ------------------------------------------------------------------------------------------
 
     @property
@@ -135,13 +170,12 @@ class FakeStore:
             raise StorageFailed("disk I/O error")
         return self.loaded()
 
-    async def commit(self, commit: Commit) -> None:
+    async def commit(self, commit: Commit) -> dict[int, int | None]:
         await asyncio.sleep(self.commit_seconds)
         if self.gate is not None:
             await self.gate.wait()
         if not self.failing_commits:
-            self.apply(commit)
-            return
+            return self.apply(commit)
         self.failing_commits -= 1
         if self.fails_after_writing:
             self.apply(commit)
@@ -154,6 +188,10 @@ class FakeStore:
     async def read_messages(self, topic_id: int, message_ids: Sequence[int], bytes_max: int) -> list[bytes]:
         await self._read()
         return self.message_rows(topic_id, message_ids, bytes_max)
+
+    async def find_chunk(self, topic_id: int, after_id: int, before_us: int) -> tuple[int, bytes | None]:
+        await self._read()
+        return self.found_chunk(topic_id, after_id, before_us)
 
     async def read_journal(self) -> tuple[list[tuple[int, int, int, bytes]], dict[int, str]]:
         return list(self.journal), dict(self.journal_details)

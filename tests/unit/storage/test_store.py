@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import struct
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from pubsubd.broker.entry import Entry, chunks
+from pubsubd.broker.entry import Entry, chunks, unpack_chunk
 from pubsubd.storage import store as store_module
 from pubsubd.storage.faults import Fault, Faults
 from pubsubd.storage.store import (
@@ -17,11 +19,12 @@ from pubsubd.storage.store import (
     FILE_NAME,
     SCHEMA_VERSION,
     Commit,
+    Loaded,
     StorageFailed,
     Store,
     Unusable,
 )
-from tests.unit.storage.test_contract import MANY, TOPIC, ids, rows, stored, topic
+from tests.unit.storage.test_contract import EVER, MANY, TOPIC, ids, rows, stored, topic
 
 # -- one file, many starts ---------------------------------------------------------------------------------
 
@@ -69,7 +72,7 @@ async def test_messages_of_topics_that_are_gone_are_removed_after_a_restart(
             chunks=[row for part in everything for row in part],
         )
     )
-    await file.commit(Commit(oplog=b"", topics_gone=[1, 3], trims={1: 30, 3: 30}))
+    await file.commit(Commit(oplog=b"", topics_gone=[1, 3], trims={1: (30, EVER), 3: (30, EVER)}))
     await file.close()
 
     again = await Store.open(tmp_path, "process")
@@ -229,6 +232,184 @@ async def test_a_directory_that_does_not_exist_is_refused(tmp_path: Path) -> Non
     await refusal(tmp_path / "missing")
 
 
+# -- files of older layouts ---------------------------------------------------------------------------------
+
+# What version 1 created, in its own words.
+LAYOUT_1 = (
+    "CREATE TABLE server (secret BLOB NOT NULL, boot INTEGER NOT NULL, clean INTEGER NOT NULL)",
+    "CREATE TABLE topic (topic_id INTEGER PRIMARY KEY, name TEXT NOT NULL, deleted INTEGER NOT NULL,"
+    " resource BLOB NOT NULL)",
+    "CREATE TABLE subscription (sub_id INTEGER PRIMARY KEY, topic_id INTEGER NOT NULL, name TEXT NOT NULL,"
+    " start_id INTEGER NOT NULL, resource BLOB NOT NULL)",
+    "CREATE TABLE chunk (topic_id INTEGER NOT NULL, last_id INTEGER NOT NULL, data BLOB NOT NULL,"
+    " PRIMARY KEY (topic_id, last_id)) WITHOUT ROWID",
+    "CREATE TABLE oplog (commit_id INTEGER PRIMARY KEY, data BLOB NOT NULL)",
+    "CREATE TABLE ending (ending_id INTEGER PRIMARY KEY, sub_id INTEGER NOT NULL,"
+    " message_id INTEGER NOT NULL, generation INTEGER NOT NULL, ending INTEGER NOT NULL,"
+    " at_us INTEGER NOT NULL)",
+    "CREATE TABLE journal_tail (first_seq INTEGER PRIMARY KEY, n INTEGER NOT NULL, version INTEGER NOT NULL,"
+    " data BLOB NOT NULL)",
+    "CREATE TABLE journal_detail (seq INTEGER PRIMARY KEY, detail TEXT)",
+    f"PRAGMA application_id = {APPLICATION_ID}",
+    "PRAGMA user_version = 1",
+)
+
+
+def blob_1(*messages: tuple[int, int, bytes]) -> bytes:
+    """A row of messages as version 1 packed them: a count, columns, and the data."""
+    message_ids, publish_us, datas = zip(*messages, strict=True)
+    n = len(messages)
+    sizes = map(len, datas)
+    return struct.pack(f"<I{n}q{n}q{n}q{n}i", n, *message_ids, *publish_us, *[0] * n, *sizes) + b"".join(
+        datas
+    )
+
+
+def database_1(directory: Path, *chunk_rows: tuple[int, int, bytes]) -> None:
+    connection = sqlite3.connect(directory / FILE_NAME)
+    connection.execute("PRAGMA journal_mode = WAL")
+    for statement in LAYOUT_1:
+        connection.execute(statement)
+    connection.execute("INSERT INTO server VALUES (?, 3, 1)", (b"s" * 32,))
+    connection.execute("INSERT INTO topic VALUES (1, 't', 0, x'01')")
+    connection.execute("INSERT INTO topic VALUES (2, 'u', 0, x'02')")
+    connection.execute("INSERT INTO subscription VALUES (7, 1, 's', 0, x'03')")
+    connection.execute("INSERT INTO oplog VALUES (5, x'04')")
+    connection.execute("INSERT INTO ending VALUES (1, 7, 1, 1, 1, 1000)")
+    connection.execute("INSERT INTO journal_tail VALUES (1, 1, 1, x'05')")
+    connection.execute("INSERT INTO journal_detail VALUES (1, '{}')")
+    connection.executemany("INSERT INTO chunk VALUES (?, ?, ?)", chunk_rows)
+    connection.commit()
+    connection.close()
+
+
+def tables(path: Path) -> dict[str, tuple[list[object], list[object]]]:
+    """Every table with its columns, and with whether it has hidden row numbers."""
+    with closing(sqlite3.connect(path)) as connection:
+        names = [
+            name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+        ]
+        return {
+            name: (
+                connection.execute("SELECT * FROM pragma_table_info(?)", (name,)).fetchall(),
+                connection.execute("SELECT ncol, wr FROM pragma_table_list(?)", (name,)).fetchall(),
+            )
+            for name in sorted(names)
+        }
+
+
+async def test_a_database_of_the_first_layout_keeps_all_it_has(tmp_path: Path) -> None:
+    first = blob_1((1, 100, b"one"), (2, 250, b"two"))
+    second = blob_1((4, 300, b"four"))
+    large = blob_1((5, 300, b"." * 100_000), (6, 400, b"." * 100_000))
+    database_1(tmp_path, (1, 2, first), (1, 6, large), (2, 4, second))
+
+    opened = await Store.open(tmp_path, "process")
+    assert (opened.secret, opened.boot, opened.was_clean) == (b"s" * 32, 4, True)
+    loaded = await opened.load()
+    assert loaded == Loaded(
+        [(1, "t", 0, b"\1"), (2, "u", 0, b"\2")],
+        [(7, 1, "s", 0, b"\3")],
+        [],
+        [(7, 1, 1, 1, 1000)],
+        [b"\4"],
+        [(1, 1, 3)],
+    )
+    assert await opened.read_range(1, 0, MANY, MANY) == [first, large]
+    assert await opened.read_range(2, 0, MANY, MANY) == [second]
+    entries = unpack_chunk(first)
+    assert entries == [Entry(1, 100, 0, b"one"), Entry(2, 250, 0, b"two")]
+    assert await opened.find_chunk(1, 0, 250) == (0, first)
+    assert await opened.find_chunk(1, 0, 251) == (2, large)
+    assert await opened.find_chunk(1, 0, 401) == (6, None)
+    assert await opened.commit(Commit(oplog=b"", trims={1: (6, 400)})) == {1: 400}
+    await opened.close()
+
+    again = await Store.open(tmp_path, "process")
+    assert again.boot == 5
+    assert await again.read_range(1, 0, MANY, MANY) == [large]
+    await again.close()
+
+
+async def test_a_migrated_database_is_laid_out_as_a_new_one(tmp_path: Path) -> None:
+    (tmp_path / "new").mkdir()
+    database_1(tmp_path)
+    for directory in (tmp_path, tmp_path / "new"):
+        await (await Store.open(directory, "process")).close()
+
+    assert tables(tmp_path / FILE_NAME) == tables(tmp_path / "new" / FILE_NAME)
+    with closing(sqlite3.connect(tmp_path / FILE_NAME)) as connection:
+        assert connection.execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION,)
+
+
+@pytest.mark.parametrize("data", [b"", b"\0\0\0\0", blob_1((1, 2, b""))[:15]])
+async def test_messages_that_cannot_be_migrated_leave_the_old_layout(tmp_path: Path, data: bytes) -> None:
+    good = blob_1((1, 100, b"one"))
+    database_1(tmp_path, (1, 1, good), (1, 9, data))
+    before = tables(tmp_path / FILE_NAME)
+
+    assert "damaged: its messages up to 9 of topic 1" in await refusal(tmp_path)
+    assert tables(tmp_path / FILE_NAME) == before
+    with closing(sqlite3.connect(tmp_path / FILE_NAME)) as connection:
+        assert connection.execute("PRAGMA user_version").fetchone() == (1,)
+        assert connection.execute("SELECT data FROM chunk").fetchall() == [(good,), (data,)]
+        assert connection.execute("SELECT boot FROM server").fetchone() == (3,)
+
+
+async def test_the_log_of_a_migration_is_not_left_behind(tmp_path: Path) -> None:
+    database_1(tmp_path, *((1, n, blob_1((n, n, b"." * 10_000))) for n in range(1, 101)))
+    opened = await Store.open(tmp_path, "process")
+
+    assert (tmp_path / f"{FILE_NAME}-wal").stat().st_size == 0
+    await opened.close()
+
+
+# -- time ---------------------------------------------------------------------------------------------------
+
+
+async def test_a_point_in_time_among_many_rows_takes_few_probes(file: Store) -> None:
+    count = 20_000
+    blob = rows(TOPIC, [1])[0].blob
+    await file.commit(Commit(oplog=b"", chunks=[(TOPIC, 50 * n, n // 3, blob) for n in range(1, count + 1)]))
+    statements: list[str] = []
+
+    def trace(connection: sqlite3.Connection) -> None:
+        connection.set_trace_callback(statements.append)
+
+    await file._reader.run(trace)
+    assert await file.find_chunk(TOPIC, 0, 5000) == (50 * 14_999, blob)
+    assert len(statements) < 30
+    assert await file.find_chunk(TOPIC, 0, 1) == (100, blob)
+    assert await file.find_chunk(TOPIC, 50 * count - 1, count // 3) == (0, blob)
+
+
+async def test_rows_are_found_and_trimmed_without_reading_messages(file: Store) -> None:
+    """Neither scans: each looks at the first rows after a place in the primary key."""
+
+    def plan(connection: sqlite3.Connection, statement: str) -> str:
+        rows = connection.execute(f"EXPLAIN QUERY PLAN {statement}").fetchall()
+        return " ".join(row[3] for row in rows)
+
+    statements: list[str] = []
+
+    def trace(connection: sqlite3.Connection) -> None:
+        connection.set_trace_callback(statements.append)
+
+    await file.commit(Commit(oplog=b"", chunks=rows(TOPIC, *[[n] for n in range(1, 100)])))
+    await file._writer.run(trace)
+    await file._reader.run(trace)
+    await file.commit(Commit(oplog=b"", trims={TOPIC: (50, EVER)}))
+    await file.find_chunk(TOPIC, 0, 0)
+    looked = [statement for statement in statements if "FROM chunk" in statement]
+    assert len(looked) > 4
+
+    await file._writer.run(lambda connection: connection.set_trace_callback(None))
+    for statement in looked:
+        found = await file._writer.run(plan, statement)
+        assert found.startswith("SEARCH chunk USING PRIMARY KEY") and "TEMP B-TREE" not in found
+        assert " data " not in statement or "last_id = " in statement
+
+
 # -- a disk that fails -------------------------------------------------------------------------------------
 
 
@@ -266,7 +447,7 @@ async def test_what_a_failed_commit_no_longer_needs_is_not_removed_later(file: S
     await file.commit(Commit(oplog=b"", topics=[topic(TOPIC)], chunks=rows(TOPIC, [1], [2], [3])))
     file.faults.inject(Fault.FAIL, 1, 0, 0)
     with pytest.raises(StorageFailed):
-        await file.commit(Commit(oplog=b"", trims={TOPIC: 3}))
+        await file.commit(Commit(oplog=b"", trims={TOPIC: (3, EVER)}))
     for _ in range(3):
         await file.commit(Commit(oplog=b""))
 
@@ -277,10 +458,10 @@ async def test_what_earlier_commits_no_longer_need_is_still_removed(file: Store)
     await file.commit(
         Commit(oplog=b"", topics=[topic(TOPIC)], chunks=rows(TOPIC, *[[n] for n in range(1, 41)]))
     )
-    await file.commit(Commit(oplog=b"", trims={TOPIC: 30}))
+    await file.commit(Commit(oplog=b"", trims={TOPIC: (30, EVER)}))
     file.faults.inject(Fault.FAIL, 1, 0, 0)
     with pytest.raises(StorageFailed):
-        await file.commit(Commit(oplog=b"", trims={TOPIC: 40}))
+        await file.commit(Commit(oplog=b"", trims={TOPIC: (40, EVER)}))
     while file.has_rows_to_trim:
         await file.commit(Commit(oplog=b""))
 
@@ -317,6 +498,8 @@ async def test_reads_that_fail_say_so(file: Store) -> None:
         await file.read_range(TOPIC, 0, MANY, MANY)
     with pytest.raises(StorageFailed):
         await file.read_messages(TOPIC, [1], MANY)
+    with pytest.raises(StorageFailed):
+        await file.find_chunk(TOPIC, 0, 0)
 
 
 async def test_a_transaction_that_was_left_open_does_not_spoil_what_follows(file: Store) -> None:

@@ -1,0 +1,68 @@
+"""Databases of older layouts, brought to the present one. What a layout was is written down here for good.
+
+All of it is one transaction, that of the start: a process that dies on the way leaves the old layout, and the
+next start begins again.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import struct
+from collections.abc import Iterator
+
+_COUNT = struct.Struct("<I")
+_PUBLISH_US = struct.Struct("<q")
+_ID_BYTES = 8
+
+
+class DamagedChunk(Exception):
+    """Messages that cannot be read; the text says which."""
+
+
+def migrate(connection: sqlite3.Connection, version: int) -> None:
+    """Bring layout `version` to the present one, in the transaction that is open.
+
+    Raises:
+        DamagedChunk: messages are not in the layout that they should have.
+    """
+    if version < 2:
+        _add_times_and_snapshots(connection)
+
+
+def _add_times_and_snapshots(connection: sqlite3.Connection) -> None:
+    """Version 1 had no snapshots, and of a chunk's times only those inside of it.
+
+    The rows are written anew: a column that is added stands last, where reading it would read the messages.
+    """
+    connection.execute("ALTER TABLE chunk RENAME TO chunk_without_times")
+    connection.execute(
+        "CREATE TABLE chunk (topic_id INTEGER NOT NULL, last_id INTEGER NOT NULL, last_us INTEGER NOT NULL,"
+        " data BLOB NOT NULL, PRIMARY KEY (topic_id, last_id)) WITHOUT ROWID"
+    )
+    connection.executemany("INSERT INTO chunk VALUES (?, ?, ?, ?)", _chunks_with_times(connection))
+    connection.execute("DROP TABLE chunk_without_times")
+    connection.execute(
+        "CREATE TABLE snapshot (snapshot_id INTEGER PRIMARY KEY, topic_id INTEGER NOT NULL,"
+        " name TEXT NOT NULL, resource BLOB NOT NULL, state BLOB NOT NULL)"
+    )
+
+
+def _chunks_with_times(connection: sqlite3.Connection) -> Iterator[tuple[int, int, int, bytes]]:
+    for topic_id, last_id, data in connection.execute(
+        "SELECT topic_id, last_id, data FROM chunk_without_times ORDER BY topic_id, last_id"
+    ):
+        try:
+            last_us = _last_us(data)
+        except struct.error as error:
+            raise DamagedChunk(f"its messages up to {last_id} of topic {topic_id} cannot be read") from error
+        yield topic_id, last_id, last_us, data
+
+
+def _last_us(data: bytes) -> int:
+    """The publish time of the last message: the end of the second column, which follows count and ids."""
+    (count,) = _COUNT.unpack_from(data)
+    if not count:
+        raise struct.error("no messages")
+    last_at = _COUNT.size + count * _ID_BYTES + (count - 1) * _PUBLISH_US.size
+    (last_us,) = _PUBLISH_US.unpack_from(data, last_at)
+    return int(last_us)

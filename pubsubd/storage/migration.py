@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import sqlite3
 import struct
-from collections.abc import Iterator
 
 _COUNT = struct.Struct("<I")
-_PUBLISH_US = struct.Struct("<q")
-_ID_BYTES = 8
+_PUBLISH_US = struct.Struct("<q")  # as wide as an id
+_MOVED_ROWS = 16
 
 
 class DamagedChunk(Exception):
@@ -39,7 +38,8 @@ def _add_times_and_snapshots(connection: sqlite3.Connection) -> None:
         "CREATE TABLE chunk (topic_id INTEGER NOT NULL, last_id INTEGER NOT NULL, last_us INTEGER NOT NULL,"
         " data BLOB NOT NULL, PRIMARY KEY (topic_id, last_id)) WITHOUT ROWID"
     )
-    connection.executemany("INSERT INTO chunk VALUES (?, ?, ?, ?)", _chunks_with_times(connection))
+    while _move_chunks(connection):
+        pass
     connection.execute("DROP TABLE chunk_without_times")
     connection.execute(
         "CREATE TABLE snapshot (snapshot_id INTEGER PRIMARY KEY, topic_id INTEGER NOT NULL,"
@@ -47,22 +47,29 @@ def _add_times_and_snapshots(connection: sqlite3.Connection) -> None:
     )
 
 
-def _chunks_with_times(connection: sqlite3.Connection) -> Iterator[tuple[int, int, int, bytes]]:
-    for topic_id, last_id, data in connection.execute(
-        "SELECT topic_id, last_id, data FROM chunk_without_times ORDER BY topic_id, last_id"
-    ):
-        try:
-            last_us = _last_us(data)
-        except struct.error as error:
-            raise DamagedChunk(f"its messages up to {last_id} of topic {topic_id} cannot be read") from error
-        yield topic_id, last_id, last_us, data
+def _move_chunks(connection: sqlite3.Connection) -> int:
+    """A few rows from the old table to the new one; how many.
+
+    Rows leave the old table as they are copied, so that their pages are used again and the file hardly grows.
+    To drop a full table would also take as much memory as it is large: temporary files are kept there.
+    """
+    old = connection.execute(
+        "SELECT topic_id, last_id, data FROM chunk_without_times ORDER BY topic_id, last_id LIMIT ?",
+        (_MOVED_ROWS,),
+    ).fetchall()
+    new = [(topic_id, last_id, _last_us(topic_id, last_id, data), data) for topic_id, last_id, data in old]
+    connection.executemany(
+        "DELETE FROM chunk_without_times WHERE topic_id = ? AND last_id = ?", [row[:2] for row in old]
+    )
+    connection.executemany("INSERT INTO chunk VALUES (?, ?, ?, ?)", new)
+    return len(old)
 
 
-def _last_us(data: bytes) -> int:
+def _last_us(topic_id: int, last_id: int, data: bytes) -> int:
     """The publish time of the last message: the end of the second column, which follows count and ids."""
-    (count,) = _COUNT.unpack_from(data)
-    if not count:
-        raise struct.error("no messages")
-    last_at = _COUNT.size + count * _ID_BYTES + (count - 1) * _PUBLISH_US.size
-    (last_us,) = _PUBLISH_US.unpack_from(data, last_at)
+    try:
+        (count,) = _COUNT.unpack_from(data)
+        (last_us,) = _PUBLISH_US.unpack_from(data, _COUNT.size + (2 * count - 1) * _PUBLISH_US.size)
+    except struct.error as error:
+        raise DamagedChunk(f"its messages up to {last_id} of topic {topic_id} cannot be read") from error
     return int(last_us)

@@ -76,6 +76,18 @@ from pubsubd.model import errors, limits
         (errors.wrong_type(), "FAILED_PRECONDITION", ["This method is not supported"]),
         (errors.detached(), "FAILED_PRECONDITION", ["Subscription is detached"]),
         (errors.already_detached(), "FAILED_PRECONDITION", ["already detached"]),
+        (
+            errors.backlog_too_old(),
+            "FAILED_PRECONDITION",
+            ["backlog of the source subscription is too old", "within an hour"],
+        ),
+        (errors.no_seek_target(), "INVALID_ARGUMENT", ["a time or a snapshot must be specified"]),
+        (
+            errors.foreign_snapshot("projects/p/topics/a", "projects/q/topics/b"),
+            "FAILED_PRECONDITION",
+            ["snapshot topic=projects/p/topics/a", "subscription topic=projects/q/topics/b"],
+        ),
+        (errors.unordered_snapshot(), "FAILED_PRECONDITION", ["without message ordering"]),
         (errors.not_implemented("Subscription.filter"), "UNIMPLEMENTED", ["Subscription.filter"]),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

@@ -126,6 +126,13 @@ def test_a_generated_subscription_name_is_a_valid_one_in_the_project_of_the_topi
     names.check_subscription(name)
 
 
+def test_a_generated_snapshot_name_is_a_valid_one_in_the_project_of_the_subscription() -> None:
+    name = names.generated_snapshot_name("projects/p", "0f8fad5b-d9cb-469f-a165-70867728950e")
+
+    assert name == "projects/p/snapshots/snap-0f8fad5b-d9cb-469f-a165-70867728950e"
+    names.check_snapshot(name)
+
+
 @given(st.text() | st.text(alphabet="projects/tic-goa%~\n\0"))
 def test_any_string_is_a_name_or_a_refusal(name: str) -> None:
     for check in (names.check_project, *KINDS.values()):

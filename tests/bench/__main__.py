@@ -21,10 +21,15 @@ from typing import Any
 import click
 import grpc
 import psutil
+from click.core import ParameterSource
 
 from tests.bench import scenarios
+from tests.bench.checkout import CheckoutTarget
+from tests.bench.filtering import filtering
 from tests.bench.load import LoadError
-from tests.bench.scenarios import SCENARIOS, Run
+from tests.bench.ordering import ordering
+from tests.bench.scenarios import Run
+from tests.bench.seeking import seeking
 from tests.bench.settings import Settings, full_settings, size_fields
 from tests.bench.targets import (
     EmulatorTarget,
@@ -36,6 +41,12 @@ from tests.bench.targets import (
     parse_target,
 )
 
+#: Those that share the servers of the run, and those that start servers of ours for themselves.
+SHARED = ["publish", "drain", "latency", "idle"]
+OWN = {"backlog": scenarios.backlog, "filter": filtering, "ordered": ordering, "seek": seeking}
+SCENARIOS = ["start", *SHARED, *OWN]
+#: What a comparison with an earlier commit measures, unless told otherwise.
+COMPARED, COMPARE_REPEATS = ["publish", "drain"], 5
 SERVERS = ["pubsubd", "null", "prebuilt", "emulator"]
 PACKAGES = ["pubsubd", "grpcio", "protobuf", "aiosqlite", "psutil"]
 
@@ -99,6 +110,12 @@ def targets_of(_: click.Context, parameter: click.Parameter, values: tuple[str, 
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="The official emulator, where it is not in the Cloud SDK's place.",
 )
+@click.option(
+    "--compare",
+    metavar="COMMIT",
+    help="Also measure the server of this commit of the repository, by turns with the present one: "
+    f"{' and '.join(COMPARED)}, {COMPARE_REPEATS} times each, unless other options say otherwise.",
+)
 @click.option("--serve-option", "serve_options", multiple=True, help="One more word for `pubsubd serve`.")
 @click.option("--receipt-modack", is_flag=True, help="Also drain as clients do: extend, then acknowledge.")
 @click.option("--work-dir", type=click.Path(file_okay=False, path_type=Path), help="Where data folders go.")
@@ -106,11 +123,14 @@ def targets_of(_: click.Context, parameter: click.Parameter, values: tuple[str, 
 @click.option("--full", is_flag=True, help="The sizes of the published figures; takes many minutes.")
 @click.option("--check", is_flag=True, help="Exit with 1 when a goal is missed or a scenario fails.")
 @size_options
+@click.pass_context
 def main(
+    context: click.Context,
     only: list[str],
     servers: list[str],
     others: list[Target],
     emulator_jar: Path | None,
+    compare: str | None,
     serve_options: tuple[str, ...],
     receipt_modack: bool,
     work_dir: Path | None,
@@ -126,10 +146,14 @@ def main(
     # A run that is told to end leaves no server behind, just as with Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     given = {name: value for name, value in sizes.items() if value is not None}
+    if compare:
+        given.setdefault("repeats", COMPARE_REPEATS)
+        only = only if was_said(context, "only") else COMPARED
+        servers = servers if was_said(context, "servers") else ["pubsubd"]
     settings = Settings(**{**(full_settings() if full else {}), **given})
     with tempfile.TemporaryDirectory(prefix="pubsubd-bench-", dir=work_dir) as folder:
         run = Run([], settings, Path(folder), list(serve_options), receipt_modack)
-        run.targets = [*start_list(run, servers, emulator_jar), *others]
+        run.targets = [*start_list(run, servers, emulator_jar), *old_server(run, compare), *others]
         failed = asyncio.run(measure(run, only))
         facts = {**describe(run), "seconds": round(time.monotonic() - run.began, 1)}
     with contextlib.suppress(AttributeError):
@@ -141,6 +165,21 @@ def main(
         json_file.write("\n")
     if check and (failed or run.results.missed()):
         sys.exit(1)
+
+
+def was_said(context: click.Context, name: str) -> bool:
+    return context.get_parameter_source(name) is not ParameterSource.DEFAULT
+
+
+def old_server(run: Run, commit: str | None) -> list[Target]:
+    if not commit:
+        return []
+    try:
+        target = CheckoutTarget(commit, run.work_dir / "old", run.serve_options)
+    except RuntimeError as error:
+        raise click.BadParameter(str(error), param_hint="--compare") from None
+    run.compare = target.name
+    return [target]
 
 
 def start_list(run: Run, servers: list[str], emulator_jar: Path | None) -> list[Target]:
@@ -161,17 +200,23 @@ def start_list(run: Run, servers: list[str], emulator_jar: Path | None) -> list[
 
 async def measure(run: Run, names: list[str]) -> bool:
     """Returns whether a scenario failed; the others are measured all the same."""
-    work = {"latency": scenarios.latency, "backlog": scenarios.backlog, "idle": scenarios.idle}
     failed = False
     try:
         if "start" in names:
             failed |= not await attempt(run, "start", scenarios.start(run))
-        if set(names) - {"start"}:
+        if set(names) & set(SHARED):
             async with running(run.targets):
                 if {"publish", "drain"} & set(names):
                     failed |= not await attempt(run, "publish and drain", scenarios.throughput(run, names))
-                for name in [name for name in SCENARIOS if name in names and name in work]:
-                    failed |= not await attempt(run, name, work[name](run))
+                if "latency" in names:
+                    failed |= not await attempt(run, "latency", scenarios.latency(run))
+                if "idle" in names:
+                    failed |= not await attempt(run, "idle", scenarios.idle(run))
+        for name in [name for name in OWN if name in names]:
+            if any(target.is_persistent for target in run.targets):
+                failed |= not await attempt(run, name, OWN[name](run))
+            else:
+                run.results.note(f"{name}: left out, it is about pubsubd, which --servers does not name")
     finally:
         for target in run.targets:
             target.clean_up()

@@ -13,13 +13,15 @@ import random
 import struct
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
 import grpc.aio
+from google.rpc.error_details_pb2 import ErrorInfo
+from google.rpc.status_pb2 import Status
 
 from pubsubd.wire import pb
 
@@ -37,6 +39,9 @@ OPTIONS = [
 # deduplicating store honest.
 DISTINCT_REQUESTS = 16
 SEND_TIME = struct.Struct(">q")
+#: The result of an acknowledgement that came ahead of its ordering key, and how long it waits then.
+AHEAD = "TRANSIENT_FAILURE_UNORDERED_ACK_ID"
+AHEAD_PAUSE_SECONDS = 0.01
 
 Call = Callable[..., Awaitable[bytes]]
 
@@ -63,6 +68,8 @@ class DrainOptions:
     seconds_max: float = 300.0
     #: Also note when this many messages had arrived.
     mark: int = 0
+    #: Messages that are received and not acknowledged; `Drained.left` has their ack ids.
+    leave: Collection[str] = ()
 
     def batch(self) -> int:
         """Acknowledgements must leave before the stream's limit is reached, or nothing would move again."""
@@ -75,6 +82,11 @@ class Drained:
     seconds: float
     deliveries: int
     mark_seconds: float = 0.0
+    #: Message ids in the order of their first arrival.
+    message_ids: list[str] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
+    #: Acknowledgements sent again because they came ahead of an earlier message of their ordering key.
+    acks_repeated: int = 0
 
 
 @dataclass
@@ -101,18 +113,18 @@ class Client:
         data = request if isinstance(request, bytes) else request.SerializeToString()
         return await self._methods[method](data, timeout=CALL_SECONDS_MAX)
 
-    async def create_pair(self) -> tuple[str, str]:
-        """A new topic and its one subscription, with exactly-once delivery."""
+    async def create_pair(self, **fields: Any) -> tuple[str, str]:
+        """A new topic and its one subscription, with exactly-once delivery and these fields."""
         unique = uuid.uuid4().hex
         topic, subscription = f"{PROJECT}/topics/t{unique}", f"{PROJECT}/subscriptions/s{unique}"
         await self.create_topic(topic)
-        await self.create_subscription(subscription, topic)
+        await self.create_subscription(subscription, topic, **fields)
         return topic, subscription
 
     async def create_topic(self, name: str) -> None:
         await self.call("Publisher/CreateTopic", pb.Topic(name=name))
 
-    async def create_subscription(self, name: str, topic: str) -> None:
+    async def create_subscription(self, name: str, topic: str, **fields: Any) -> None:
         await self.call(
             "Subscriber/CreateSubscription",
             pb.Subscription(
@@ -120,6 +132,7 @@ class Client:
                 topic=topic,
                 ack_deadline_seconds=STREAM_ACK_DEADLINE_SECONDS,
                 enable_exactly_once_delivery=True,
+                **fields,
             ),
         )
 
@@ -159,19 +172,28 @@ class Client:
         full = [publish_request(topic, batch, size) for _ in range(DISTINCT_REQUESTS)]
         last = [publish_request(topic, rest, size)] if rest else []
         plan = itertools.chain(itertools.islice(itertools.cycle(full), whole), last)
-        responses: list[bytes] = []
+        seconds, message_ids = await self.send(plan, count, in_flight)
+        return Published(seconds, set(message_ids))
+
+    async def send(
+        self, requests: Iterable[bytes], count: int, in_flight: int
+    ) -> tuple[float, list[str]]:
+        """Publish requests of `count` messages in all; returns the seconds and the ids, in their order."""
+        plan = enumerate(requests)
+        responses: dict[int, bytes] = {}
 
         async def worker() -> None:
-            for request in plan:
-                responses.append(await self.call("Publisher/Publish", request))
+            for number, request in plan:
+                responses[number] = await self.call("Publisher/Publish", request)
 
         started = time.perf_counter()
         await gather(worker() for _ in range(in_flight))
         seconds = time.perf_counter() - started
-        ids = {i for response in responses for i in pb.PublishResponse.FromString(response).message_ids}
-        if len(ids) != count:
-            raise LoadError(f"{count} messages were published, {len(ids)} distinct ids were answered")
-        return Published(seconds, ids)
+        answers = (pb.PublishResponse.FromString(responses[number]) for number in range(len(responses)))
+        ids = [message_id for answer in answers for message_id in answer.message_ids]
+        if len(ids) != count or len(set(ids)) != count:
+            raise LoadError(f"{count} messages were published, {len(set(ids))} distinct ids were answered")
+        return seconds, ids
 
     async def drain(self, subscription: str, expected: set[str], options: DrainOptions) -> Drained:
         """Receive and acknowledge every expected message over one stream."""
@@ -198,7 +220,10 @@ class _Drain:
         self.subscription = subscription
         self.expected = expected
         self.options = options
-        self.message_ids: set[str] = set()
+        #: In the order of their first arrival.
+        self.message_ids: dict[str, None] = {}
+        self.left: list[str] = []
+        self.acks_repeated = 0
         self.slots = asyncio.Semaphore(options.acks_in_flight)
 
     async def run(self) -> Drained:
@@ -211,7 +236,9 @@ class _Drain:
             while len(self.message_ids) < len(self.expected):
                 ack_ids, message_ids = parse_response(await read(stream))
                 deliveries += len(ack_ids)
-                self.message_ids.update(message_ids)
+                self.message_ids.update(dict.fromkeys(message_ids))
+                if self.options.leave:
+                    ack_ids = self._leave_some(ack_ids, message_ids)
                 if self.options.receipt_modack and ack_ids:
                     await self.slots.acquire()
                     tasks.create_task(self._extend_then_acknowledge(ack_ids))
@@ -225,13 +252,29 @@ class _Drain:
                 if not mark_seconds and len(self.message_ids) >= self.options.mark > 0:
                     mark_seconds = time.perf_counter() - started
         seconds = time.perf_counter() - started
-        if self.message_ids != self.expected:
-            raise LoadError(f"{len(self.message_ids - self.expected)} messages came that were not published")
-        return Drained(seconds, deliveries, mark_seconds)
+        if foreign := len(self.message_ids.keys() - self.expected):
+            raise LoadError(f"{foreign} messages came that should not")
+        message_ids = list(self.message_ids)
+        return Drained(seconds, deliveries, mark_seconds, message_ids, self.left, self.acks_repeated)
+
+    def _leave_some(self, ack_ids: list[str], message_ids: list[str]) -> list[str]:
+        leave = self.options.leave
+        both = list(zip(ack_ids, message_ids, strict=True))
+        self.left.extend(ack_id for ack_id, message_id in both if message_id in leave)
+        return [ack_id for ack_id, message_id in both if message_id not in leave]
 
     async def _acknowledge(self, ack_ids: list[str]) -> None:
         try:
-            await self.client.call("Subscriber/Acknowledge", acknowledge_request(self.subscription, ack_ids))
+            while ack_ids:
+                request = acknowledge_request(self.subscription, ack_ids)
+                try:
+                    await self.client.call("Subscriber/Acknowledge", request)
+                    return
+                except grpc.aio.AioRpcError as error:
+                    # Requests that run beside one another may overtake; clients repeat these, too.
+                    ack_ids = ahead_of_their_key(error)
+                    self.acks_repeated += len(ack_ids)
+                await asyncio.sleep(AHEAD_PAUSE_SECONDS)
         finally:
             self.slots.release()
 
@@ -321,13 +364,24 @@ class _OpenLoop:
             await asyncio.sleep(self.ack_interval)
 
 
+def ahead_of_their_key(error: grpc.aio.AioRpcError) -> list[str]:
+    """The ack ids that an Acknowledge refused for the order of their keys. Raises `error` for any other."""
+    for key, value in error.trailing_metadata() or ():
+        if key == "grpc-status-details-bin" and isinstance(value, bytes):
+            for detail in Status.FromString(value).details:
+                info = ErrorInfo()
+                if detail.Unpack(info) and set(info.metadata.values()) == {AHEAD}:
+                    return list(info.metadata)
+    raise error
+
+
 def parse_response(response: bytes) -> tuple[list[str], list[str]]:
     received = pb.StreamingPullResponse.FromString(response).received_messages
     return [each.ack_id for each in received], [each.message.message_id for each in received]
 
 
-def publish_request(topic: str, count: int, size: int) -> bytes:
-    messages = [pb.PubsubMessage(data=random.randbytes(size)) for _ in range(count)]
+def publish_request(topic: str, count: int, size: int, **fields: Any) -> bytes:
+    messages = [pb.PubsubMessage(data=random.randbytes(size), **fields) for _ in range(count)]
     return bytes(pb.PublishRequest(topic=topic, messages=messages).SerializeToString())
 
 

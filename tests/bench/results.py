@@ -7,6 +7,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+SCENARIO_ORDER = [
+    "start",
+    "publish",
+    "drain",
+    "drain with receipt modacks",
+    "latency",
+    "idle",
+    "backlog",
+    "filter",
+    "ordered",
+    "seek",
+]
 #: The server that the goals are about.
 GOAL_TARGET = "pubsubd"
 
@@ -47,6 +59,23 @@ GOALS = [
     Goal("idle", "share of a core", "<", 1),
     Goal("idle", "share of a core, clients pinging", "<", 2),
     Goal("start", "exec to first answer", "<", 0.8),
+    Goal("filter", "added by the filter, none match", "≤", 2),
+    Goal("filter", "added by the filter, half match", "≤", 2),
+    Goal("filter", "added by the filter, all match", "≤", 2),
+    Goal("ordered", "one message a key: rate, times that without keys", "≥", 0.75),
+    Goal("ordered", "five messages a key: rate, times that without keys", "≥", 0.75),
+    Goal("ordered", "beside a held key: rate, times that without keys", "≥", 0.75),
+    Goal("ordered", "one message a key: peak memory", "<", 250),
+    Goal("ordered", "five messages a key: peak memory", "<", 250),
+    Goal("seek", "answer, to a snapshot", "<", 1),
+    Goal("seek", "answer, to the middle", "<", 1),
+    Goal("seek", "answer, to the beginning", "<", 1),
+    Goal("seek", "answer, to now", "<", 1),
+    Goal("seek", "another subscription's p99, beside seeks", "≤", 25),
+    Goal("publish", "rate, times the old server's", "≥", 0.9),
+    Goal("publish", "server CPU, times the old server's", "≤", 1.1),
+    Goal("drain", "rate, times the old server's", "≥", 0.9),
+    Goal("drain", "server CPU, times the old server's", "≤", 1.1),
 ]
 
 
@@ -133,8 +162,7 @@ class Results:
 
 
 def scenario_order(scenario: str) -> int:
-    order = ["start", "publish", "drain", "drain with receipt modacks", "latency", "backlog", "idle"]
-    return order.index(scenario) if scenario in order else len(order)
+    return SCENARIO_ORDER.index(scenario) if scenario in SCENARIO_ORDER else len(SCENARIO_ORDER)
 
 
 def show(values: Sequence[float]) -> str:

@@ -18,7 +18,6 @@ from tests.bench.results import Results
 from tests.bench.settings import Settings
 from tests.bench.targets import PubsubdTarget, Target
 
-SCENARIOS = ["start", "publish", "drain", "latency", "backlog", "idle"]
 MODACK_DRAIN = "drain with receipt modacks"
 
 WARM_UP_MESSAGES = 2_000
@@ -38,6 +37,8 @@ class Run:
     work_dir: Path
     serve_options: list[str] = field(default_factory=list)
     receipt_modack: bool = False
+    #: The name of the target that the others are compared with: the server of an earlier commit.
+    compare: str = ""
     results: Results = field(default_factory=Results)
     began: float = field(default_factory=time.monotonic)
 
@@ -116,7 +117,8 @@ async def throughput(run: Run, names: Collection[str]) -> None:
     for target in run.targets:
         await _throughput_once(warm_up, target, names)
     for repeat in range(run.settings.repeats):
-        for target in run.targets:
+        # Forwards and backwards: whoever comes first finds another machine than whoever comes after it.
+        for target in run.targets if repeat % 2 == 0 else reversed(run.targets):
             run.say(f"publish and drain, repeat {repeat + 1} of {run.settings.repeats}: {target.name}")
             await _throughput_once(run, target, names)
     for scenario in ("drain", MODACK_DRAIN):
@@ -124,6 +126,12 @@ async def throughput(run: Run, names: Collection[str]) -> None:
             scenario, "server CPU, times the null server's", "server CPU per message", base="null"
         )
         run.results.add_ratio(scenario, "rate, times the emulator's", "rate", base="emulator")
+    if run.compare:
+        for scenario in ("publish", "drain", MODACK_DRAIN):
+            run.results.add_ratio(scenario, "rate, times the old server's", "rate", base=run.compare)
+            run.results.add_ratio(
+                scenario, "server CPU, times the old server's", "server CPU per message", base=run.compare
+            )
 
 
 async def _throughput_once(run: Run, target: Target, names: Collection[str]) -> None:
@@ -142,14 +150,14 @@ async def _throughput_once(run: Run, target: Target, names: Collection[str]) -> 
             if len(message_ids) != drain_count:
                 await client.delete_pair(topic, subscription)
                 topic, subscription = await client.create_pair()
-                message_ids = await _publish(run, client, topic, drain_count)
+                message_ids = await publish(run, client, topic, drain_count)
             await _measure_drain(run, target, client, scenario, subscription, message_ids, options)
             message_ids = set()
         await client.delete_pair(topic, subscription)
         await until_quiet(target)
 
 
-async def _publish(run: Run, client: Client, topic: str, count: int) -> set[str]:
+async def publish(run: Run, client: Client, topic: str, count: int) -> set[str]:
     settings = run.settings
     published = await client.publish(
         topic, count, settings.message_bytes, settings.publish_batch, settings.publish_in_flight
@@ -255,9 +263,6 @@ def percentile(ordered: list[float], share: float) -> float:
 
 async def backlog(run: Run) -> None:
     """A large backlog against a small one, each on a new data directory, drained after a restart."""
-    if not any(target.is_persistent for target in run.targets):
-        run.results.note("backlog: left out, it needs a server that the benchmark can stop and start again")
-        return
     small, large = run.settings.backlog_small, run.settings.backlog
     small_rates = []
     for _ in range(run.settings.backlog_repeats):
@@ -279,7 +284,7 @@ async def _backlog_once(run: Run, count: int, which: str) -> tuple[float, float]
         await target.start()
         async with client_of(target) as client:
             topic, subscription = await client.create_pair()
-            message_ids = await _publish(run, client, topic, count)
+            message_ids = await publish(run, client, topic, count)
         filling_mb = target.peak_memory_mb() or 0.0
         await target.stop()
         seconds = await target.start()

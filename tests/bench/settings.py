@@ -36,6 +36,14 @@ class Settings:
     idle_seconds: float = size(8, "seconds for which idling is watched", full=20)
     ping_seconds: float = size(30, "seconds between the pings of an idle client")
     start_repeats: int = size(3, "repeats of the start", full=5)
+    filter_messages: int = size(50_000, "messages published for each kind of filter", full=100_000)
+    filter_repeats: int = size(5, "repeats of publishing with and without a filter", full=9)
+    ordering_keys: int = size(10_000, "ordering keys of one subscription", full=100_000)
+    ordering_repeats: int = size(3, "repeats of draining with and without ordering keys", full=5)
+    held_messages: int = size(2_000, "messages that wait behind an unacked one of their key", full=20_000)
+    seek_messages: int = size(100_000, "retained messages of the subscription that seeks", full=1_000_000)
+    seek_seconds: float = size(5, "seconds of seeking while another's latency is measured", full=20)
+    seek_rate: int = size(200, "messages per second of that other subscription")
 
     def drain_options(self, *, receipt_modack: bool = False, mark: int = 0) -> DrainOptions:
         return DrainOptions(

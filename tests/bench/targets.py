@@ -153,9 +153,9 @@ class PubsubdTarget(Target):
     is_ours_to_start = True
     is_persistent = True
 
-    def __init__(self, folder: Path, options: Sequence[str] = ()) -> None:
+    def __init__(self, folder: Path, options: Sequence[str] = (), *, name: str = "pubsubd") -> None:
         port = free_port()
-        super().__init__("pubsubd", f"127.0.0.1:{port}")
+        super().__init__(name, f"127.0.0.1:{port}")
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.server = ServerProcess(folder, *options, port=port)

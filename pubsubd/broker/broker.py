@@ -20,15 +20,18 @@ from google.protobuf import json_format
 from pubsubd.broker import oplog
 from pubsubd.broker.clients import Clients
 from pubsubd.broker.consumer import Consumer
-from pubsubd.broker.effects import Effects, Ledger
+from pubsubd.broker.effects import Effects, Ledger, Trim
 from pubsubd.broker.entry import Entry
+from pubsubd.broker.questions import Found, Question, Read, ReadMessages, ReadRange, ReadTimes
 from pubsubd.broker.saved import Replay, Saved
-from pubsubd.broker.subscription import ReadMessages, ReadRange, Refusal, Subscription
+from pubsubd.broker.snapshot import Snapshot
+from pubsubd.broker.subscription import Refusal, Subscription
 from pubsubd.broker.tail import TailBudget
 from pubsubd.broker.topic import Topic
 from pubsubd.eod.ack_id import AckIds
 from pubsubd.eod.endings import Ending
-from pubsubd.model import errors, limits, names, requests
+from pubsubd.model import errors, limits, names, requests, snapshots
+from pubsubd.model.dead_letter import forwarded
 from pubsubd.model.events import Event, Kind
 from pubsubd.model.message import ordering_key_hash, payload_hash, stored_messages
 from pubsubd.model.paging import page
@@ -53,6 +56,9 @@ class Caller(NamedTuple):
     call_id: int
 
 
+_SERVER = Caller(0, 0)
+
+
 class StreamVerdict(NamedTuple):
     """What became of the ids that one streaming request carried."""
 
@@ -65,7 +71,7 @@ class Broker:
         """`secret` (16 to 64 bytes) authenticates ack ids and page tokens; `boot` counts starts."""
         self.boot = boot
         self.ledger = Ledger(journal)
-        self._reads: list[ReadRange | ReadMessages] = []
+        self._reads: list[Read] = []
         self.journal_seq = 0
         self.message_id = 0
         self._secret = secret
@@ -73,16 +79,18 @@ class Broker:
         self._call_id = 0
         self._topic_id = 0
         self._sub_id = 0
+        self._snapshot_id = 0
         self._now_us = 0
         self._clients = Clients(0)
         self._topics: dict[str, Topic] = {}
         self._topics_by_id: dict[int, Topic] = {}
         self._subscriptions: dict[str, Subscription] = {}
+        self._snapshots: dict[str, Snapshot] = {}
         self._budget = TailBudget()
         self._uncommitted_bytes = [0, 0]  # published: in the commit under way, and since
         self._resting: dict[Subscription, None] = {}  # no consumers, but messages at hand; oldest first
         self._awake: dict[Subscription, None] = {}
-        self._timers: list[tuple[int, int, Subscription]] = []
+        self._timers: list[tuple[int, int, Subscription | Topic | Snapshot]] = []
         self._tie = count()
 
     # -- from and to storage ------------------------------------------------------------------------------
@@ -105,8 +113,10 @@ class Broker:
                 topic_row.topic_id,
                 pb.Topic.FromString(topic_row.resource),
                 counters.message_id,
+                replay.topics.get(topic_row.topic_id, counters.message_id),
                 topic_row.deleted,
             )
+            topic.configure()
             broker._topics_by_id[topic.topic_id] = topic
             if not topic.deleted:
                 broker._topics[topic.name] = topic
@@ -115,11 +125,17 @@ class Broker:
             topic = broker._topics_by_id[row.topic_id]
             resource = pb.Subscription.FromString(row.resource)
             subscription = Subscription(
-                row.sub_id, topic, resource, row.start_id, broker.ledger, broker._ack_ids
+                row.sub_id, topic, resource, row.start_id, broker.ledger, broker._ack_ids, broker._topics
             )
-            subscription.restore(replay.subscriptions[row.sub_id])
+            subscription.restore(replay.subscriptions[row.sub_id], counters.now_us)
             by_id[row.sub_id] = subscription
             broker._add(subscription)
+            if subscription.backlog.forwarding:
+                broker._awake[subscription] = None
+        for snapshot_row in saved.snapshots:
+            snapshot = Snapshot.of_row(snapshot_row, broker._topics_by_id[snapshot_row.topic_id])
+            broker._snapshot_id = max(broker._snapshot_id, snapshot.snapshot_id)
+            broker._add_snapshot(snapshot)
         for ending in saved.endings:
             if ending.sub_id in by_id:
                 by_id[ending.sub_id].endings.add(
@@ -134,7 +150,7 @@ class Broker:
             now = mine.get(before.sub_id)
             if now is not None:
                 now.adopt(before)
-                self._touch(now)
+                self._touch(now, self._now_us)
             else:
                 # Its creation was never confirmed, so no client has a right to a stream on it.
                 self._close_consumers(before, errors.not_found(before.name))
@@ -165,6 +181,10 @@ class Broker:
         It holds every change so far, so all of them must be in the commit that carries it.
         """
         records = [
+            oplog.published(oplog.Published(topic.topic_id, topic.last_id))
+            for topic in self._topics_by_id.values()
+        ]
+        records += [
             record for subscription in self._subscriptions.values() for record in subscription.checkpoint()
         ]
         return oplog.blob([*records, oplog.counters(self._counters(now_us))])
@@ -209,7 +229,7 @@ class Broker:
         detail = {"boot": self.boot, "version": version, "clean": clean}
         self.ledger.event(Event(now_us, Kind.START), detail)
         for topic in self._topics_by_id.values():
-            self._trim(topic)
+            self._trim(topic, now_us)
 
     # -- topics -------------------------------------------------------------------------------------------
 
@@ -218,7 +238,8 @@ class Broker:
         if resource.name in self._topics:
             raise errors.already_exists(resource.name)
         self._topic_id += 1
-        topic = Topic(self._topic_id, resource, self.message_id)
+        topic = Topic(self._topic_id, resource, self.message_id, self.message_id)
+        topic.configure()
         self._topics[topic.name] = self._topics_by_id[topic.topic_id] = topic
         self._topic_changed(topic, "created", now_us)
         return resource
@@ -228,6 +249,8 @@ class Broker:
         topic = self._topic(request.topic.name)
         topic.resource = updated_topic(topic.resource, request)
         self._topic_changed(topic, "updated", now_us)
+        if "message_retention_duration" in request.update_mask.paths:
+            self._retention_changed(topic, now_us)
         return topic.resource
 
     def get_topic(self, request: pb.GetTopicRequest) -> pb.Topic:
@@ -250,13 +273,30 @@ class Broker:
         found, token = self._page("ListTopicSubscriptions", request.topic, attached, "", request)
         return pb.ListTopicSubscriptionsResponse(subscriptions=found, next_page_token=token)
 
+    def list_topic_snapshots(self, request: pb.ListTopicSnapshotsRequest) -> pb.ListTopicSnapshotsResponse:
+        snapshots.check_list_topic_snapshots(request)
+        topic = self._topic(request.topic)
+        taken = [snapshot.name for snapshot in topic.snapshots.values()]
+        found, token = self._page("ListTopicSnapshots", request.topic, taken, "", request)
+        return pb.ListTopicSnapshotsResponse(snapshots=found, next_page_token=token)
+
     def delete_topic(self, request: pb.DeleteTopicRequest, now_us: int) -> None:
         names.check_topic(request.topic)
         topic = self._topic(request.topic)
         del self._topics[topic.name]
         topic.deleted = True
         self._topic_changed(topic, "deleted", now_us)
+        # What it retained beyond the needs of its subscriptions goes.
+        self._retention_changed(topic, now_us)
         self._drop_if_unused(topic)
+
+    def _retention_changed(self, topic: Topic, now_us: int) -> None:
+        for subscription in topic.referrers.values():
+            subscription.configure()
+            subscription.look_at_retention(now_us)
+            self._set_timer(subscription)
+        topic.configure()
+        self._trim(topic, now_us)
 
     def publish(
         self, request: pb.PublishRequest, request_bytes: int, caller: Caller, now_us: int
@@ -267,12 +307,16 @@ class Broker:
         if self._uncommitted_bytes[0] + self._uncommitted_bytes[1] > limits.UNCOMMITTED_BYTES_MAX:
             raise errors.Unavailable("Storage is behind with what was published before; try again later.")
         self._uncommitted_bytes[1] += request_bytes
-        messages = request.messages
+        return [str(message_id) for message_id in self._publish(topic, request.messages, caller, now_us)]
+
+    def _publish(
+        self, topic: Topic, messages: Sequence[pb.PubsubMessage], caller: Caller, now_us: int
+    ) -> range:
+        """Messages with one ordering key, or none. Their ids."""
         size_all = len(messages)
         first_id = self.message_id + 1
         self.message_id += size_all
         ids = range(first_id, first_id + size_all)
-        # One request carries one ordering key, or none.
         okey = ordering_key_hash(messages[0].ordering_key)
         hashes = [payload_hash(m.data, m.attributes) for m in messages] if self.ledger.journal else []
         datas = stored_messages(messages, first_id, now_us)
@@ -285,29 +329,34 @@ class Broker:
                     for message_id, data, hashed in zip(ids, datas, hashes, strict=True)
                 ]
             )  # fmt: skip
-        if topic.subscriptions:
+        # Nobody may ever ask for them, but their ids must never be given again.
+        self.ledger.record(oplog.published(oplog.Published(topic.topic_id, self.message_id)))
+        if topic.is_stored:
             entries = [
                 Entry(message_id, now_us, okey, data) for message_id, data in zip(ids, datas, strict=True)
             ]
-            self._append(topic, entries)
+            self._append(topic, entries, messages, now_us)
         else:
-            # Nobody will get them, but their ids must never be given again.
-            record = oplog.Published(topic.topic_id, self.message_id, size_all, ())
-            self.ledger.record(oplog.published(record))
-        return [str(message_id) for message_id in ids]
+            topic.last_id = self.message_id
+        return ids
 
-    def _append(self, topic: Topic, entries: list[Entry]) -> None:
-        last_id = entries[-1].message_id
+    def _append(
+        self, topic: Topic, entries: list[Entry], messages: Sequence[pb.PubsubMessage], now_us: int
+    ) -> None:
+        last_id, before_id = entries[-1].message_id, topic.last_id
         topic.last_id = last_id
         topic.tail.append(entries)
         self._budget.added(topic.tail, last_id, sum([len(entry.data) for entry in entries]))
         self.ledger.now.messages.setdefault(topic.topic_id, []).extend(entries)
-        record = oplog.Published(topic.topic_id, last_id, len(entries), list(topic.subscriptions))
-        self.ledger.record(oplog.published(record))
         for subscription in topic.subscriptions.values():
-            subscription.owed += len(entries)
+            if subscription.expects_message:
+                subscription.published(entries, messages, before_id, now_us)
+                self._set_timer(subscription)
             if subscription.ready:
                 self._awake[subscription] = None
+        if topic.kept_us and topic.timer_us is None:
+            topic.published(now_us)
+            self._set_timer(topic)
 
     # -- subscriptions ------------------------------------------------------------------------------------
 
@@ -325,8 +374,9 @@ class Broker:
         self._sub_id += 1
         # Only what is published from here on belongs to it.
         subscription = Subscription(
-            self._sub_id, topic, resource, self.message_id, self.ledger, self._ack_ids
+            self._sub_id, topic, resource, self.message_id, self.ledger, self._ack_ids, self._topics
         )
+        subscription.used(now_us)
         self._add(subscription)
         self._subscription_changed(subscription, "created", now_us)
         return self._shown(subscription)
@@ -335,13 +385,15 @@ class Broker:
         check_subscription_update(request)
         subscription = self._subscription(request.subscription.name)
         before = subscription.exactly_once
-        try:
-            subscription.resource = updated_subscription(subscription.resource, request)
-        except errors.Unimplemented:
-            if "dead_letter_policy" in request.update_mask.paths:
-                self._topic(request.subscription.dead_letter_policy.dead_letter_topic)
-            raise
+        resource = updated_subscription(subscription.resource, request)
+        if "dead_letter_policy" in request.update_mask.paths and resource.HasField("dead_letter_policy"):
+            self._topic(resource.dead_letter_policy.dead_letter_topic)
+        subscription.update(resource, now_us)
+        subscription.topic.configure()
         self._subscription_changed(subscription, "updated", now_us)
+        self._set_timer(subscription)
+        self._awake[subscription] = None
+        self._trim(subscription.topic, now_us)
         if subscription.exactly_once != before:
             self.ledger.now.changed.extend(subscription.consumers)
         return self._shown(subscription)
@@ -359,19 +411,23 @@ class Broker:
 
     def delete_subscription(self, request: pb.DeleteSubscriptionRequest, now_us: int) -> None:
         names.check_subscription(request.subscription)
-        subscription = self._subscription(request.subscription)
+        self._remove(self._subscription(request.subscription), "deleted", now_us)
+
+    def _remove(self, subscription: Subscription, change: str, now_us: int) -> None:
         topic = subscription.topic
         del self._subscriptions[subscription.name]
         topic.subscriptions.pop(subscription.sub_id, None)
         del topic.referrers[subscription.sub_id]
+        topic.configure()
         self._awake.pop(subscription, None)
+        self._resting.pop(subscription, None)
         self.ledger.now.subscriptions[subscription.sub_id] = None
         self._config(
-            "subscription", "deleted", subscription.resource, topic.topic_id, subscription.sub_id, now_us
+            "subscription", change, subscription.resource, topic.topic_id, subscription.sub_id, now_us
         )
         self._close_consumers(subscription, errors.not_found(subscription.name))
         self._drop_if_unused(topic)
-        self._trim(topic)
+        self._trim(topic, now_us)
 
     def detach_subscription(self, request: pb.DetachSubscriptionRequest, now_us: int) -> None:
         names.check_subscription(request.subscription)
@@ -383,10 +439,162 @@ class Broker:
             raise errors.not_found(topic.name)
         subscription.drop_all(now_us)
         subscription.resource.detached = True
+        subscription.configure()
         del topic.subscriptions[subscription.sub_id]
+        topic.configure()
         self._subscription_changed(subscription, "detached", now_us)
         self._close_consumers(subscription, errors.detached())
-        self._trim(topic)
+        self._trim(topic, now_us)
+
+    # -- snapshots and seek -------------------------------------------------------------------------------
+
+    def snapshot_questions(self, request: pb.CreateSnapshotRequest, now_us: int) -> list[Question]:
+        """What must be known for `create_snapshot`: how old the oldest message is that is owed."""
+        snapshots.check_create_snapshot(request)
+        subscription = self._attached(request.subscription)
+        if request.name in self._snapshots:
+            raise errors.already_exists(request.name)
+        backlog = subscription.backlog
+        return [Question(subscription.topic.topic_id, backlog.low_water() - 1, 0, backlog.matches)]
+
+    def create_snapshot(
+        self, request: pb.CreateSnapshotRequest, answers: Sequence[Found], unique: str, now_us: int
+    ) -> pb.Snapshot:
+        """`unique` becomes part of the name if the request gives none."""
+        self.snapshot_questions(request, now_us)
+        subscription = self._attached(request.subscription)
+        topic, backlog = subscription.topic, subscription.backlog
+        (oldest,) = answers
+        # What was acked since the question was answered makes the snapshot younger, never older.
+        expire_us = snapshots.expire_us(now_us, oldest.next_us if oldest.next_id else 0)
+        resource = snapshots.created_snapshot(request, topic.name, expire_us)
+        if not resource.name:
+            resource.name = names.generated_snapshot_name(names.project_of(request.subscription), unique)
+        self._snapshot_id += 1
+        owed, finished = backlog.captured()
+        snapshot = Snapshot(
+            self._snapshot_id,
+            topic,
+            resource,
+            backlog.cursor,
+            owed,
+            finished,
+            subscription.resource.filter,
+            subscription.resource.enable_message_ordering,
+            self.message_id,
+            now_us,
+            expire_us,
+            self.journal_seq + len(self.ledger.now.events) + 1,
+        )
+        subscription.used(now_us)
+        self._add_snapshot(snapshot)
+        self._snapshot_changed(snapshot, "created", now_us)
+        return snapshots.shown_snapshot(resource, topic.deleted)
+
+    def get_snapshot(self, request: pb.GetSnapshotRequest) -> pb.Snapshot:
+        names.check_snapshot(request.snapshot)
+        snapshot = self._snapshot(request.snapshot)
+        return snapshots.shown_snapshot(snapshot.resource, snapshot.topic.deleted)
+
+    def list_snapshots(self, request: pb.ListSnapshotsRequest) -> pb.ListSnapshotsResponse:
+        snapshots.check_list_snapshots(request)
+        inside = f"{request.project}/snapshots/"
+        found, token = self._page("ListSnapshots", request.project, self._snapshots, inside, request)
+        shown = [
+            snapshots.shown_snapshot(self._snapshots[name].resource, self._snapshots[name].topic.deleted)
+            for name in found
+        ]
+        return pb.ListSnapshotsResponse(snapshots=shown, next_page_token=token)
+
+    def update_snapshot(self, request: pb.UpdateSnapshotRequest, now_us: int) -> pb.Snapshot:
+        snapshots.check_snapshot_update(request)
+        snapshot = self._snapshot(request.snapshot.name)
+        snapshot.resource = snapshots.updated_snapshot(
+            snapshot.resource, request, now_us, snapshot.expire_us_max
+        )
+        self._set_timer(snapshot)
+        self._snapshot_changed(snapshot, "updated", now_us)
+        return snapshots.shown_snapshot(snapshot.resource, snapshot.topic.deleted)
+
+    def delete_snapshot(self, request: pb.DeleteSnapshotRequest, now_us: int) -> None:
+        names.check_snapshot(request.snapshot)
+        self._remove_snapshot(self._snapshot(request.snapshot), "deleted", now_us)
+
+    def _remove_snapshot(self, snapshot: Snapshot, change: str, now_us: int) -> None:
+        del self._snapshots[snapshot.name]
+        del snapshot.topic.snapshots[snapshot.snapshot_id]
+        self._snapshot_changed(snapshot, change, now_us)
+        self.ledger.now.snapshots[snapshot.snapshot_id] = None
+        self._drop_if_unused(snapshot.topic)
+        self._trim(snapshot.topic, now_us)
+
+    def seek_questions(self, request: pb.SeekRequest, now_us: int) -> list[Question]:
+        """What must be known for `seek`: where the time lies, and from where on messages are kept."""
+        snapshots.check_seek(request)
+        subscription = self._attached(request.subscription)
+        topic = subscription.topic
+        if request.WhichOneof("target") == "snapshot":
+            self._sought_snapshot(request, subscription)
+            return []
+        questions = [Question(topic.topic_id, 0, snapshots.seek_time_us(request))]
+        if subscription.acked_kept_us:
+            kept_from_us = max(now_us - subscription.acked_kept_us, topic.trimmed_us)
+            questions.append(Question(topic.topic_id, topic.trimmed_id, kept_from_us))
+        return questions
+
+    def seek(self, request: pb.SeekRequest, answers: Sequence[Found], now_us: int) -> pb.SeekResponse:
+        """Set a subscription to a time or to a snapshot; it is done when this is committed."""
+        questions = self.seek_questions(request, now_us)
+        subscription = self._attached(request.subscription)
+        if len(questions) != len(answers):
+            raise errors.Aborted("The subscription was changed meanwhile; try again.")
+        detail: dict[str, Any]
+        if request.WhichOneof("target") == "snapshot":
+            snapshot = self._sought_snapshot(request, subscription)
+            target_us, kept_from_us = snapshot.created_us, snapshot.created_us
+            subscription.seek_to_snapshot(snapshot, now_us)
+            detail = {"snapshot": snapshot.name, "snapshot_seq": snapshot.seq}
+        else:
+            target_us = snapshots.seek_time_us(request)
+            kept_from_us = self._seek_to_time(subscription, target_us, answers, now_us)
+            # A timestamp can be further away than the journal counts.
+            target_us = max(-(2**62), min(target_us, 2**62))
+            detail = {}
+        detail |= {"retain_acked": bool(subscription.acked_kept_us), "kept_from_us": kept_from_us}
+        topic_id, sub_id = subscription.topic.topic_id, subscription.sub_id
+        self.ledger.event(Event(now_us, Kind.SEEK, topic_id, sub_id, aux=target_us), detail)
+        subscription.used(now_us)
+        self._touch(subscription, now_us)
+        self._trim(subscription.topic, now_us)
+        return pb.SeekResponse()
+
+    def _seek_to_time(
+        self, subscription: Subscription, target_us: int, answers: Sequence[Found], now_us: int
+    ) -> int:
+        """From when on acked messages were kept for it; 0: they are not."""
+        topic = subscription.topic
+        # Of what is stored the tail holds the newest, and what is on its way to storage.
+        boundary_id = max(answers[0].before_id, topic.tail.before(target_us))
+        if target_us > now_us:
+            boundary_id = topic.last_id
+        floor_id, kept_from_us = None, 0
+        if subscription.acked_kept_us:
+            kept = answers[1]
+            kept_from_us = max(now_us - subscription.acked_kept_us, topic.trimmed_us)
+            floor_id = max(kept.before_id, topic.trimmed_id)
+            if kept.next_us:
+                floor_id = max(floor_id, kept.next_id - 1)
+                kept_from_us = max(kept_from_us, kept.next_us)
+        subscription.seek_to_time(boundary_id, floor_id, now_us)
+        return kept_from_us
+
+    def _sought_snapshot(self, request: pb.SeekRequest, subscription: Subscription) -> Snapshot:
+        snapshot = self._snapshot(request.snapshot)
+        if snapshot.topic is not subscription.topic:
+            raise errors.foreign_snapshot(snapshot.resource.topic, subscription.topic.name)
+        if subscription.resource.enable_message_ordering and not snapshot.ordered:
+            raise errors.unordered_snapshot()
+        return snapshot
 
     # -- consuming ----------------------------------------------------------------------------------------
 
@@ -396,8 +604,9 @@ class Broker:
         """Returns the ids that were refused; every other id of the request succeeded."""
         requests.check_acknowledge(request, request_bytes)
         subscription = self._subscription(request.subscription)
+        subscription.used(now_us)
         refused = subscription.acknowledge(request.ack_ids, caller.call_id, now_us)
-        self._touch(subscription)
+        self._touch(subscription, now_us)
         return subscription, refused
 
     def modify_ack_deadline(
@@ -409,14 +618,15 @@ class Broker:
         refused = subscription.modify_ack_deadline(
             request.ack_ids, request.ack_deadline_seconds, caller.call_id, now_us
         )
-        self._touch(subscription)
+        self._touch(subscription, now_us)
         return subscription, refused
 
-    def open_pull(self, request: pb.PullRequest, caller: Caller, shell: Any) -> Consumer:
+    def open_pull(self, request: pb.PullRequest, caller: Caller, now_us: int, shell: Any) -> Consumer:
         """A Pull call that waits; it gets one delivery, or is closed by `close_pull`."""
         requests.check_pull(request)
         subscription = self._subscription(request.subscription)
         check_pullable(subscription.resource)
+        subscription.used(now_us)
         max_messages = min(request.max_messages, limits.PULL_MESSAGES_MAX)
         deadline_us = subscription.resource.ack_deadline_seconds * limits.SECOND_US
         consumer = Consumer(
@@ -450,7 +660,9 @@ class Broker:
             False,
             shell,
         )
+        consumer.name = request.client_id
         consumer.opened_us = now_us
+        subscription.used(now_us)
         consumer.opened_as = {
             "client": client,
             "max_outstanding_messages": request.max_outstanding_messages,
@@ -493,7 +705,7 @@ class Broker:
             for refusal in subscription.modify_ack_deadline(ack_ids, seconds, stream_id, now_us)
         ]
         if request.ack_ids or by_seconds:
-            self._touch(subscription)
+            self._touch(subscription, now_us)
         return StreamVerdict(refused_acks, refused)
 
     def set_ready(self, consumer: Consumer) -> None:
@@ -506,8 +718,9 @@ class Broker:
     def stop_assigning(self, consumer: Consumer) -> None:
         """`consumer` gets nothing more."""
         subscription = consumer.subscription
-        subscription.consumers.pop(consumer, None)
-        subscription.ready.pop(consumer, None)
+        subscription.close_consumer(consumer)
+        if subscription.ready:
+            self._awake[subscription] = None  # keys that were its may go to others now
         if not subscription.consumers:
             # What it has at hand will be of use if a consumer comes soon; of many such, the last ones keep
             # it.
@@ -523,24 +736,41 @@ class Broker:
         subscription = consumer.subscription
         self.stop_assigning(consumer)
         if self._has(subscription):
+            subscription.used(now_us)
             subscription.release_unseen(consumer, now_us)
-            self._touch(subscription)
+            self._touch(subscription, now_us)
         self._stream_closed(consumer, now_us)
 
     # -- time and deliveries ------------------------------------------------------------------------------
 
     def advance_to(self, now_us: int) -> None:
-        """End every lease whose deadline is over."""
+        """Do what is due before `now_us`."""
         timers = self._timers
         while timers and timers[0][0] < now_us:
-            deadline_us, _, subscription = heappop(timers)
-            if deadline_us != subscription.timer_us:
+            due_us, _, what = heappop(timers)
+            if due_us != what.timer_us:
                 continue  # an earlier one took its place
-            subscription.timer_us = None
-            if self._has(subscription):
-                if subscription.lapse(now_us):
-                    self._awake[subscription] = None
-                self._set_timer(subscription)
+            what.timer_us = None
+            if isinstance(what, Subscription):
+                if self._has(what):
+                    self._advance(what, now_us)
+            elif isinstance(what, Topic):
+                self._trim(what, now_us)
+            elif self._snapshots.get(what.name) is what:
+                if snapshots.expire_time_us(what.resource) < now_us:
+                    self._remove_snapshot(what, "expired", now_us)
+                else:
+                    self._set_timer(what)
+
+    def _advance(self, subscription: Subscription, now_us: int) -> None:
+        if subscription.is_forgotten(now_us):
+            self._remove(subscription, "expired", now_us)
+            return
+        changed = subscription.advance(now_us)
+        if changed and (subscription.ready or subscription.backlog.forwarding):
+            self._awake[subscription] = None
+        self._reads.extend(subscription.backlog.take_reads())
+        self._set_timer(subscription)
 
     def next_deadline_us(self) -> int | None:
         """Nothing happens by itself up to and including this moment; None: nothing at all."""
@@ -553,13 +783,30 @@ class Broker:
             subscription = next(iter(self._awake))
             del self._awake[subscription]
             deliveries = subscription.pump(self.boot, now_us, commit_us)
+            if subscription.backlog.forwarding:
+                self._forward(subscription, now_us)
             if deliveries:
                 size += sum([lease.size for delivery in deliveries for lease in delivery.leases])
                 self.ledger.now.deliveries.extend(deliveries)
-                self._set_timer(subscription)
-            self._reads.extend(subscription.take_reads())
+            self._set_timer(subscription)
+            self._reads.extend(subscription.backlog.take_reads())
 
-    def take_reads(self) -> list[ReadRange | ReadMessages]:
+    def _forward(self, subscription: Subscription, now_us: int) -> None:
+        """Publish to the dead letter topic what is at hand of those messages, and finish them here."""
+        topic = self._topics.get(subscription.dead_letter_topic)
+        if topic is None:
+            subscription.not_forwarded(now_us)
+            self._awake[subscription] = None
+            return
+        for entry in subscription.forwardable():
+            waiting = subscription.backlog.waiting[entry.message_id]
+            failures = subscription.failures(entry.message_id, waiting.attempt)
+            copy = forwarded(entry.data, failures, subscription.name, entry.publish_us)
+            (new_id,) = self._publish(topic, [copy], _SERVER, now_us)
+            subscription.forwarded(entry, new_id, topic.topic_id, now_us)
+            self._touch(subscription, now_us)
+
+    def take_reads(self) -> list[Read]:
         """What storage is asked for; the answers are expected by `loaded`."""
         reads, self._reads = self._reads, []
         return reads
@@ -581,14 +828,36 @@ class Broker:
     def loaded(self, read: ReadRange | ReadMessages, entries: Sequence[Entry]) -> None:
         """Storage answers `read`."""
         if self._has(read.subscription):
-            read.subscription.loaded(read, entries)
+            read.subscription.backlog.loaded(read, entries)
             self._awake[read.subscription] = None
 
-    def read_failed(self, read: ReadRange | ReadMessages) -> None:
+    def found(self, read: ReadTimes, found: Found, now_us: int) -> None:
+        """Storage answers the question of a subscription."""
+        subscription = read.subscription
+        if self._has(subscription):
+            if subscription.found(read, found, now_us):
+                self._trim(subscription.topic, now_us)
+            self._touch(subscription, now_us)
+
+    def read_failed(self, read: Read, now_us: int) -> None:
         """Storage could not answer `read`; it is asked again."""
-        if self._has(read.subscription):
-            read.subscription.read_failed(read)
-            self._awake[read.subscription] = None
+        subscription = read.subscription
+        if not self._has(subscription):
+            return
+        if isinstance(read, ReadTimes):
+            subscription.not_found(now_us)
+            self._set_timer(subscription)
+        else:
+            subscription.backlog.read_failed(read)
+        self._awake[subscription] = None
+
+    def trimmed(self, oldest_us: Mapping[int, int | None], now_us: int) -> None:
+        """Storage removed all that it was told to of these topics; when the oldest row left of each ends."""
+        for topic_id, row_us in oldest_us.items():
+            topic = self._topics_by_id.get(topic_id)
+            if topic is not None:
+                topic.trimmed(row_us, now_us)
+                self._set_timer(topic)
 
     # -- what there is ------------------------------------------------------------------------------------
 
@@ -606,6 +875,18 @@ class Broker:
         if subscription is None:
             raise errors.not_found(name)
         return subscription
+
+    def _attached(self, name: str) -> Subscription:
+        subscription = self._subscription(name)
+        if subscription.detached:
+            raise errors.detached()
+        return subscription
+
+    def _snapshot(self, name: str) -> Snapshot:
+        snapshot = self._snapshots.get(name)
+        if snapshot is None:
+            raise errors.not_found(name)
+        return snapshot
 
     def _has(self, subscription: Subscription) -> bool:
         """Whether it was not deleted meanwhile; its name may have another owner by now."""
@@ -636,42 +917,47 @@ class Broker:
         topic.referrers[subscription.sub_id] = subscription
         if not subscription.detached:
             topic.subscriptions[subscription.sub_id] = subscription
+        topic.configure()
         self._set_timer(subscription)
 
-    def _touch(self, subscription: Subscription) -> None:
+    def _add_snapshot(self, snapshot: Snapshot) -> None:
+        self._snapshots[snapshot.name] = snapshot
+        snapshot.topic.snapshots[snapshot.snapshot_id] = snapshot
+        self._set_timer(snapshot)
+
+    def _touch(self, subscription: Subscription, now_us: int) -> None:
         """Leases of `subscription` changed."""
         self._set_timer(subscription)
-        if subscription.ready:
+        if subscription.ready or subscription.backlog.forwarding:
             self._awake[subscription] = None
         if subscription.finished_since_trim > limits.TRIM_MESSAGES_MIN:
             # Looking for rows that nobody needs is a walk over all that is outstanding on the topic.
             outstanding = sum([other.unfinished_count for other in subscription.topic.subscriptions.values()])
             if subscription.finished_since_trim > outstanding:
                 subscription.finished_since_trim = 0
-                self._trim(subscription.topic)
+                self._trim(subscription.topic, now_us)
 
-    def _set_timer(self, subscription: Subscription) -> None:
-        deadline_us = subscription.leases.next_deadline_us()
-        if deadline_us is not None and (subscription.timer_us is None or deadline_us < subscription.timer_us):
-            subscription.timer_us = deadline_us
-            heappush(self._timers, (deadline_us, next(self._tie), subscription))
+    def _set_timer(self, what: Subscription | Topic | Snapshot) -> None:
+        due_us = what.next_event_us()
+        if due_us is not None and (what.timer_us is None or due_us < what.timer_us):
+            what.timer_us = due_us
+            heappush(self._timers, (due_us, next(self._tie), what))
 
-    def _trim(self, topic: Topic) -> None:
+    def _trim(self, topic: Topic, now_us: int) -> None:
         if topic.topic_id in self._topics_by_id:
-            self.ledger.now.trims[topic.topic_id] = topic.unneeded_through()
+            self.ledger.now.trims[topic.topic_id] = topic.trim(now_us)
 
     def _drop_if_unused(self, topic: Topic) -> None:
-        """A deleted topic stays while a subscription still has messages of it."""
-        if topic.deleted and not topic.referrers:
+        """A deleted topic stays while a subscription or a snapshot still has messages of it."""
+        if topic.deleted and not topic.referrers and not topic.snapshots:
             del self._topics_by_id[topic.topic_id]
             self.ledger.now.topics[topic.topic_id] = None
-            self.ledger.now.trims[topic.topic_id] = topic.last_id
+            self.ledger.now.trims[topic.topic_id] = Trim(topic.last_id, 2**62)
 
     def _close_consumers(self, subscription: Subscription, error: errors.PubsubError) -> None:
-        for consumer in subscription.consumers:
+        for consumer in list(subscription.consumers):
             self.ledger.now.closed.append((consumer, error))
-        subscription.consumers.clear()
-        subscription.ready.clear()
+            subscription.close_consumer(consumer)
 
     # -- the journal --------------------------------------------------------------------------------------
 
@@ -683,6 +969,10 @@ class Broker:
         self.ledger.now.subscriptions[subscription.sub_id] = subscription.row()
         topic_id = subscription.topic.topic_id
         self._config("subscription", change, subscription.resource, topic_id, subscription.sub_id, now_us)
+
+    def _snapshot_changed(self, snapshot: Snapshot, change: str, now_us: int) -> None:
+        self.ledger.now.snapshots[snapshot.snapshot_id] = snapshot.row()
+        self._config("snapshot", change, snapshot.resource, snapshot.topic.topic_id, 0, now_us)
 
     def _config(self, what: str, change: str, resource: Any, topic_id: int, sub_id: int, now_us: int) -> None:
         if self.ledger.journal:

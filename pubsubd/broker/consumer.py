@@ -18,6 +18,7 @@ class Consumer(Window):
         "ack_deadline_us",
         "client_id",
         "confirms_receipt",
+        "name",
         "once",
         "opened_as",
         "opened_us",
@@ -42,6 +43,7 @@ class Consumer(Window):
         self.stream_id = stream_id
         self.client_id = client_id
         self.ack_deadline_us = ack_deadline_us
+        self.name = ""  # StreamingPullRequest.client_id
         self.once = once  # a Pull: one delivery, and its leases count against no window
         self.shell = shell
         # Of a stream: when it was opened, and what the journal says about it.

@@ -31,6 +31,14 @@ class SubscriptionRow(NamedTuple):
     resource: bytes
 
 
+class SnapshotRow(NamedTuple):
+    snapshot_id: int
+    topic_id: int
+    name: str
+    resource: bytes
+    state: bytes
+
+
 class Delivery(NamedTuple):
     """Leases granted to one consumer. It may be sent once they are committed."""
 
@@ -39,6 +47,14 @@ class Delivery(NamedTuple):
     leases: list[Lease]
     datas: list[bytes]
     delivered_us: int
+    attempts: list[int] | None  # of each lease, as clients count them; None: without a dead letter policy
+
+
+class Trim(NamedTuple):
+    """Messages of a topic that nobody needs: ids up to `through_id`, published before `before_us`."""
+
+    through_id: int
+    before_us: int
 
 
 class Effects:
@@ -50,7 +66,8 @@ class Effects:
         self.endings: list[EndingRow] = []
         self.topics: dict[int, TopicRow | None] = {}  # None: gone
         self.subscriptions: dict[int, SubscriptionRow | None] = {}
-        self.trims: dict[int, int] = {}  # topic_id: ids up to this one are needed by nobody
+        self.snapshots: dict[int, SnapshotRow | None] = {}
+        self.trims: dict[int, Trim] = {}  # by topic_id
         self.events: list[EventTuple] = []
         self.details: list[tuple[int, Mapping[str, Any]]] = []  # (index of its event, what it says)
         self.deliveries: list[Delivery] = []
@@ -62,7 +79,13 @@ class Effects:
 
     def must_commit(self) -> bool:
         return bool(
-            self.records or self.messages or self.topics or self.subscriptions or self.events or self.trims
+            self.records
+            or self.messages
+            or self.topics
+            or self.subscriptions
+            or self.snapshots
+            or self.events
+            or self.trims
         )
 
 

@@ -3,7 +3,8 @@
 Each commit carries one blob of records. State is what the last checkpoint says, changed by every blob since,
 in order; a checkpoint is itself a blob of the same records. Ids travel in columns, so that a message costs a
 few bytes and no row of its own. Numbers are little-endian; a layout change raises `VERSION`, with which every
-blob begins.
+blob begins. Version 2 has more kinds of records than version 1 and the same of old, so that one reader does
+for both.
 
 An operation that changes nothing is not here: refused ids and replays leave no trace in state.
 """
@@ -16,7 +17,8 @@ from array import array
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-VERSION = 1
+VERSION = 2
+_VERSIONS = (1, 2)
 assert sys.byteorder == "little", "array columns are written in native order"
 
 _HEAD = struct.Struct("<BI")  # record kind, length of what follows
@@ -28,6 +30,11 @@ _RETURN = struct.Struct("<i?I")
 _WAITING = struct.Struct("<iI")
 _POSITION = struct.Struct("<iqq")
 _PUBLISHED = struct.Struct("<iqII")
+_IDS = struct.Struct("<iI")
+_MARK = struct.Struct("<iq")
+_PARKED = struct.Struct("<iqI")
+_SOUGHT = struct.Struct("<iqiqHIII")
+_EPOCHS = struct.Struct("<iiiqHII")
 
 
 class Counters(NamedTuple):
@@ -79,8 +86,8 @@ class Returned(NamedTuple):
     message_ids: Sequence[int]
 
 
-class Waiting(NamedTuple):
-    """Messages that wait for redelivery; in checkpoints only."""
+class OldWaiting(NamedTuple):
+    """Messages that wait for redelivery, as version 1 wrote them; in checkpoints only."""
 
     sub_id: int
     message_ids: Sequence[int]
@@ -93,19 +100,135 @@ class Position(NamedTuple):
 
     sub_id: int
     cursor: int
-    owed: int
 
 
 class Published(NamedTuple):
-    """`size` messages of a topic, the last of them `last_id`, owed to subscriptions `sub_ids`."""
+    """Messages of a topic, the last of them `last_id`."""
 
     topic_id: int
     last_id: int
-    size: int
-    sub_ids: Sequence[int]
 
 
-Record = Counters | Delivered | Extended | Finished | Returned | Waiting | Position | Published
+class Skipped(NamedTuple):
+    """Nothing up to `cursor` matches the filter that was not delivered."""
+
+    sub_id: int
+    cursor: int
+
+
+class Delayed(NamedTuple):
+    """Waiting messages are not delivered up to and including these moments."""
+
+    sub_id: int
+    message_ids: Sequence[int]
+    ready_us: Sequence[int]
+
+
+class Reset(NamedTuple):
+    """Leases void because a predecessor of their ordering key came back; collateral with exactly-once."""
+
+    sub_id: int
+    collateral: bool
+    message_ids: Sequence[int]
+
+
+class Released(NamedTuple):
+    """Collateral messages that were nacked."""
+
+    sub_id: int
+    message_ids: Sequence[int]
+
+
+class Parked(NamedTuple):
+    """Messages that the cursor has passed and that wait for their ordering key, never delivered."""
+
+    sub_id: int
+    cursor: int
+    message_ids: Sequence[int]
+    okeys: Sequence[int]
+
+
+class Dropped(NamedTuple):
+    """Everything up to `through_id` that is not leased is gone."""
+
+    sub_id: int
+    through_id: int
+
+
+class Sought(NamedTuple):
+    """A seek: what left, what waits again, what above the new cursor stays finished."""
+
+    sub_id: int
+    cursor: int
+    first_generation: int
+    past_through_id: int
+    past_filter: str
+    purged_ids: Sequence[int]
+    restored_ids: Sequence[int]
+    restored_okeys: Sequence[int]
+    finished_ids: Sequence[int]
+
+
+class Waiting(NamedTuple):
+    """Messages that wait for redelivery; in checkpoints only. Flags: 1 collateral, 2 unchecked."""
+
+    sub_id: int
+    message_ids: Sequence[int]
+    generations: Sequence[int]
+    attempts: Sequence[int]
+    okeys: Sequence[int]
+    ready_us: Sequence[int]
+    flags: Sequence[int]
+
+
+class Epochs(NamedTuple):
+    """What seeks have left behind; in checkpoints, and before the leases of a subscription."""
+
+    sub_id: int
+    first_generation: int
+    generation_max: int
+    past_through_id: int
+    past_filter: str
+    floors: Sequence[int]
+    generations: Sequence[int]
+    carried_ids: Sequence[int]
+
+
+class Offsets(NamedTuple):
+    """By how much the attempts that clients see are lower than those counted."""
+
+    sub_id: int
+    message_ids: Sequence[int]
+    offsets: Sequence[int]
+
+
+class Active(NamedTuple):
+    """Somebody used the subscription."""
+
+    sub_id: int
+    at_us: int
+
+
+OfSubscription = (
+    Delivered
+    | Extended
+    | Finished
+    | Returned
+    | OldWaiting
+    | Position
+    | Skipped
+    | Delayed
+    | Reset
+    | Released
+    | Parked
+    | Dropped
+    | Sought
+    | Waiting
+    | Epochs
+    | Offsets
+    | Active
+)
+Record = Counters | Published | OfSubscription
 
 
 def _q(values: Sequence[int]) -> bytes:
@@ -155,23 +278,68 @@ def returned(record: Returned) -> bytes:
     )
 
 
-def waiting(record: Waiting) -> bytes:
-    return _record(
-        6,
-        _WAITING.pack(record.sub_id, len(record.message_ids)),
-        _q(record.message_ids),
-        _i(record.generations),
-        _i(record.attempts),
-    )
-
-
 def position(record: Position) -> bytes:
-    return _record(7, _POSITION.pack(*record))
+    return _record(7, _POSITION.pack(*record, 0))
 
 
 def published(record: Published) -> bytes:
-    head = _PUBLISHED.pack(record.topic_id, record.last_id, record.size, len(record.sub_ids))
-    return _record(8, head, _i(record.sub_ids))
+    return _record(8, _PUBLISHED.pack(*record, 0, 0))
+
+
+def skipped(record: Skipped) -> bytes:
+    return _record(9, _MARK.pack(*record))
+
+
+def delayed(record: Delayed) -> bytes:
+    head = _IDS.pack(record.sub_id, len(record.message_ids))
+    return _record(10, head, _q(record.message_ids), _q(record.ready_us))
+
+
+def reset(record: Reset) -> bytes:
+    head = _RETURN.pack(record.sub_id, record.collateral, len(record.message_ids))
+    return _record(11, head, _q(record.message_ids))
+
+
+def released(record: Released) -> bytes:
+    return _record(12, _IDS.pack(record.sub_id, len(record.message_ids)), _q(record.message_ids))
+
+
+def parked(record: Parked) -> bytes:
+    head = _PARKED.pack(record.sub_id, record.cursor, len(record.message_ids))
+    return _record(13, head, _q(record.message_ids), _q(record.okeys))
+
+
+def dropped(record: Dropped) -> bytes:
+    return _record(14, _MARK.pack(*record))
+
+
+def sought(record: Sought) -> bytes:
+    text = record.past_filter.encode()
+    head = _SOUGHT.pack(
+        *record[:4], len(text), len(record.purged_ids), len(record.restored_ids), len(record.finished_ids)
+    )
+    return _record(15, head, text, *[_q(column) for column in record[5:]])
+
+
+def waiting(record: Waiting) -> bytes:
+    head = _IDS.pack(record.sub_id, len(record.message_ids))
+    _, ids, generations, attempts, okeys, ready_us, flags = record
+    return _record(16, head, _q(ids), _i(generations), _i(attempts), _q(okeys), _q(ready_us), _i(flags))
+
+
+def epochs(record: Epochs) -> bytes:
+    text = record.past_filter.encode()
+    head = _EPOCHS.pack(*record[:4], len(text), len(record.floors), len(record.carried_ids))
+    return _record(17, head, text, _q(record.floors), _i(record.generations), _q(record.carried_ids))
+
+
+def offsets(record: Offsets) -> bytes:
+    head = _IDS.pack(record.sub_id, len(record.message_ids))
+    return _record(18, head, _q(record.message_ids), _i(record.offsets))
+
+
+def active(record: Active) -> bytes:
+    return _record(19, _MARK.pack(*record))
 
 
 def blob(records: Sequence[bytes]) -> bytes:
@@ -192,11 +360,15 @@ class _Columns:
         self._at = end
         return column
 
+    def text(self, length: int) -> str:
+        begin, self._at = self._at, self._at + length
+        return self._data[begin : self._at].decode()
+
 
 def records(data: bytes) -> Iterator[Record]:
     """What a blob says, in order."""
-    if data[0] != VERSION:
-        raise ValueError(f"operation log version {data[0]} is not {VERSION}")
+    if data[0] not in _VERSIONS:
+        raise ValueError(f"operation log version {data[0]} is not among {_VERSIONS}")
     at = 1
     while at < len(data):
         kind, length = _HEAD.unpack_from(data, at)
@@ -239,20 +411,95 @@ def _read_returned(data: bytes, at: int) -> Returned:
     return Returned(sub_id, counts, _Columns(data, at + _RETURN.size).read("q", count))
 
 
-def _read_waiting(data: bytes, at: int) -> Waiting:
+def _read_old_waiting(data: bytes, at: int) -> OldWaiting:
     sub_id, count = _WAITING.unpack_from(data, at)
     columns = _Columns(data, at + _WAITING.size)
-    return Waiting(sub_id, columns.read("q", count), columns.read("i", count), columns.read("i", count))
+    return OldWaiting(sub_id, columns.read("q", count), columns.read("i", count), columns.read("i", count))
 
 
 def _read_position(data: bytes, at: int) -> Position:
-    return Position(*_POSITION.unpack_from(data, at))
+    sub_id, cursor, _ = _POSITION.unpack_from(data, at)
+    return Position(sub_id, cursor)
 
 
 def _read_published(data: bytes, at: int) -> Published:
-    topic_id, last_id, count, sub_count = _PUBLISHED.unpack_from(data, at)
-    sub_ids = _Columns(data, at + _PUBLISHED.size).read("i", sub_count)
-    return Published(topic_id, last_id, count, sub_ids)
+    # Version 1 also says to whom they are owed.
+    topic_id, last_id, _, _ = _PUBLISHED.unpack_from(data, at)
+    return Published(topic_id, last_id)
+
+
+def _read_skipped(data: bytes, at: int) -> Skipped:
+    return Skipped(*_MARK.unpack_from(data, at))
+
+
+def _read_delayed(data: bytes, at: int) -> Delayed:
+    sub_id, count = _IDS.unpack_from(data, at)
+    columns = _Columns(data, at + _IDS.size)
+    return Delayed(sub_id, columns.read("q", count), columns.read("q", count))
+
+
+def _read_reset(data: bytes, at: int) -> Reset:
+    sub_id, collateral, count = _RETURN.unpack_from(data, at)
+    return Reset(sub_id, collateral, _Columns(data, at + _RETURN.size).read("q", count))
+
+
+def _read_released(data: bytes, at: int) -> Released:
+    sub_id, count = _IDS.unpack_from(data, at)
+    return Released(sub_id, _Columns(data, at + _IDS.size).read("q", count))
+
+
+def _read_parked(data: bytes, at: int) -> Parked:
+    sub_id, cursor, count = _PARKED.unpack_from(data, at)
+    columns = _Columns(data, at + _PARKED.size)
+    return Parked(sub_id, cursor, columns.read("q", count), columns.read("q", count))
+
+
+def _read_dropped(data: bytes, at: int) -> Dropped:
+    return Dropped(*_MARK.unpack_from(data, at))
+
+
+def _read_sought(data: bytes, at: int) -> Sought:
+    sub_id, cursor, generation, through_id, text_bytes, purged, restored, finished = _SOUGHT.unpack_from(
+        data, at
+    )
+    columns = _Columns(data, at + _SOUGHT.size)
+    text = columns.text(text_bytes)
+    return Sought(
+        sub_id,
+        cursor,
+        generation,
+        through_id,
+        text,
+        columns.read("q", purged),
+        columns.read("q", restored),
+        columns.read("q", restored),
+        columns.read("q", finished),
+    )
+
+
+def _read_waiting(data: bytes, at: int) -> Waiting:
+    sub_id, count = _IDS.unpack_from(data, at)
+    columns = _Columns(data, at + _IDS.size)
+    return Waiting(sub_id, *[columns.read(code, count) for code in "qiiqqi"])
+
+
+def _read_epochs(data: bytes, at: int) -> Epochs:
+    sub_id, first, highest, through_id, text_bytes, floor_count, carried_count = _EPOCHS.unpack_from(data, at)
+    columns = _Columns(data, at + _EPOCHS.size)
+    text = columns.text(text_bytes)
+    floors, generations = columns.read("q", floor_count), columns.read("i", floor_count)
+    carried_ids = columns.read("q", carried_count)
+    return Epochs(sub_id, first, highest, through_id, text, floors, generations, carried_ids)
+
+
+def _read_offsets(data: bytes, at: int) -> Offsets:
+    sub_id, count = _IDS.unpack_from(data, at)
+    columns = _Columns(data, at + _IDS.size)
+    return Offsets(sub_id, columns.read("q", count), columns.read("i", count))
+
+
+def _read_active(data: bytes, at: int) -> Active:
+    return Active(*_MARK.unpack_from(data, at))
 
 
 _READERS: dict[int, Callable[[bytes, int], Record]] = {
@@ -261,7 +508,18 @@ _READERS: dict[int, Callable[[bytes, int], Record]] = {
     3: _read_extended,
     4: _read_finished,
     5: _read_returned,
-    6: _read_waiting,
+    6: _read_old_waiting,
     7: _read_position,
     8: _read_published,
+    9: _read_skipped,
+    10: _read_delayed,
+    11: _read_reset,
+    12: _read_released,
+    13: _read_parked,
+    14: _read_dropped,
+    15: _read_sought,
+    16: _read_waiting,
+    17: _read_epochs,
+    18: _read_offsets,
+    19: _read_active,
 }

@@ -1,83 +1,67 @@
-"""One subscription: a cursor into its topic, and what is not plain below it.
+"""One subscription: what its messages are worth to those who have them, and what becomes of them.
 
-Theory of operation. Messages above `cursor` were never delivered. A message at or below it is exactly one of:
-outstanding (in `leases`), waiting for redelivery (in `_waiting`), or finished. So a backlog of any size costs
-a cursor, and memory follows what is outstanding.
+Theory of operation. `leases` is what is outstanding, `endings` how generations ended, `backlog` what is still to
+be delivered; every message is in one place. What an ack id is worth is decided by the tables of
+`eod.machine`; who gets what by `flow.deal`. All effects are written to the ledger. Every method is one step;
+times are microseconds and never go back.
 
-Bytes come to a delivery on two ways. `_ahead` holds messages above the cursor, taken from the topic's tail or
-read from storage before they are needed; `_staged` holds messages that wait for redelivery and whose bytes
-are at hand. What is not in memory is asked for with `take_reads` and comes back by `loaded`.
-
-What an ack id is worth is decided by the tables of `eod.machine`; who gets what by `flow.deal`. All effects
-are written to the ledger. Every method is one step; times are microseconds and never go back.
+A message that fails (a nack, an expired deadline) counts an attempt, rests as the retry policy says, or leaves
+for the dead letter topic, which the broker sees to since it knows topics. Later messages of its ordering key
+fail with it, without counting.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections import deque
-from collections.abc import Iterable, Sequence
-from heapq import heappop, heappush
-from itertools import accumulate
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from pubsubd.broker import oplog
+from pubsubd.broker.backlog import Backlog, Pick
 from pubsubd.broker.consumer import Consumer
 from pubsubd.broker.effects import Delivery, Ledger, SubscriptionRow
 from pubsubd.broker.entry import Entry
+from pubsubd.broker.questions import Found, Question, ReadTimes
+from pubsubd.broker.saved import with_epoch
+from pubsubd.broker.waiting import Waiting
 from pubsubd.eod.ack_id import AckIds, AckToken
 from pubsubd.eod.endings import Ending, EndingRow, Endings
 from pubsubd.eod.lease import Lease, LeaseTable
 from pubsubd.eod.machine import VERDICTS, Operation, Standing, Verdict
 from pubsubd.flow.deal import Hand, deal
-from pubsubd.model import errors, limits
+from pubsubd.model import errors, limits, retention
+from pubsubd.model.backoff import backoff_of
 from pubsubd.model.events import Event, Kind, Result
+from pubsubd.model.filters import parse_filter
+from pubsubd.model.matching import Matches, compile_filter
 from pubsubd.wire import pb
 
 if TYPE_CHECKING:
     from pubsubd.broker.saved import SavedSubscription
+    from pubsubd.broker.snapshot import Snapshot
     from pubsubd.broker.topic import Topic
 
-_DELIVER, _EXTEND, _NACK, _ACK, _EXPIRE, _RESET = (
-    int(kind) for kind in (Kind.DELIVER, Kind.EXTEND, Kind.NACK, Kind.ACK, Kind.EXPIRE, Kind.RESET)
-)
+_DELIVER, _EXTEND, _NACK, _ACK, _EXPIRE, _RESET, _FILTERED = (
+    int(kind)
+    for kind in (
+        Kind.DELIVER, Kind.EXTEND, Kind.NACK, Kind.ACK, Kind.EXPIRE, Kind.RESET, Kind.FILTERED,
+    )
+)  # fmt: skip
 _RESULTS = {
     Verdict.APPLY: Result.OK,
     Verdict.APPLY_LATE: Result.OK,
     Verdict.NOOP: Result.NOOP,
     Verdict.PERMANENT: Result.PERMANENT,
+    Verdict.TRANSIENT: Result.TRANSIENT,
 }
-
-
-class Pick(NamedTuple):
-    """A message on its way to a consumer, with the numbers of the delivery that it will be."""
-
-    entry: Entry
-    generation: int
-    attempt: int
+_REFUSED = (Verdict.PERMANENT, Verdict.TRANSIENT)
 
 
 class Refusal(NamedTuple):
-    """An ack id that was answered PERMANENT_FAILURE_INVALID_ACK_ID, and why."""
+    """An ack id that was not answered with success, and why."""
 
     ack_id: str
     standing: Standing
     token: AckToken | None
-
-
-class ReadRange(NamedTuple):
-    """Messages of a topic after `after_id` and up to `through_id`, as many as fit into one read."""
-
-    subscription: Subscription
-    topic_id: int
-    after_id: int
-    through_id: int
-
-
-class ReadMessages(NamedTuple):
-    subscription: Subscription
-    topic_id: int
-    message_ids: list[int]  # ascending
 
 
 class Judged(NamedTuple):
@@ -96,30 +80,56 @@ class Subscription:
         start_id: int,
         ledger: Ledger,
         ack_ids: AckIds,
+        topics: Mapping[str, Topic],
     ) -> None:
+        """`topics` are those that exist, by name: a dead letter topic may come and go."""
         self.sub_id = sub_id
         self.topic = topic
         self.resource = resource
         self.start_id = start_id
-        self.cursor = start_id
-        self.owed = 0  # messages not finished
         self.leases = LeaseTable()
         self.endings = Endings()
         self.consumers: dict[Consumer, None] = {}
         self.ready: dict[Consumer, None] = {}  # those that can take a delivery now, if their window allows
-        self.timer_us: int | None = None  # when the broker will next look at the leases
+        self.timer_us: int | None = None  # when the broker will next look at it
+        self.finished_since_trim = 0
+        self.matches = _compiled(resource.filter)
+        self.backlog = Backlog(
+            self,
+            topic,
+            start_id,
+            self.leases.by_message,
+            resource.enable_message_ordering,
+            _on_data(self.matches),
+        )
+        self.active_us = 0  # when somebody last used it
+        self._active_saved_us = 0
         self._ledger = ledger
         self._ack_ids = ack_ids
-        self._waiting: dict[int, tuple[int, int]] = {}  # message_id: (last generation, next attempt)
-        self._returned: list[int] = []  # heap of waiting messages that are not staged
-        self._staged: deque[Pick] = deque()
-        self._ahead: deque[Entry] = deque()
-        self._read_id = start_id  # the last message put into `_ahead`
-        self._reading_range = False
-        self._reading_messages = False
-        self._reads: list[ReadRange | ReadMessages] = []
+        self._topics = topics
         self._turn = 0
-        self.finished_since_trim = 0
+        # What seeks have left behind: (floor, generation), both ascending. See `_first_generation`.
+        self._epochs: list[tuple[int, int]] = []
+        self._generation_max = 1
+        self._past_filter = ""
+        # By how much the attempts that clients see are lower than those counted: what failed before there
+        # was a dead letter policy does not count for it.
+        self._offsets: dict[int, int] = {}
+        self._expire_at_us: int | None = None  # when to look for messages past their retention
+        self._asking = False
+        self.configure()
+
+    def configure(self) -> None:
+        """The resource, or that of the topic, has changed: take over what it says."""
+        resource = self.resource
+        topic = None if self.topic.deleted else self.topic.resource
+        self._backoff = backoff_of(resource)
+        policy = resource.dead_letter_policy if resource.HasField("dead_letter_policy") else None
+        self._attempts_max = policy.max_delivery_attempts if policy is not None else 0
+        self.dead_letter_topic: str = policy.dead_letter_topic if policy is not None else ""
+        self.unacked_kept_us = retention.unacked_kept_us(resource, topic)
+        self.acked_kept_us = 0 if self.detached else retention.acked_kept_us(resource, topic)
+        self._expires_after_us = retention.expires_after_us(resource)
 
     # -- what it is ---------------------------------------------------------------------------------------
 
@@ -127,6 +137,10 @@ class Subscription:
     def name(self) -> str:
         name: str = self.resource.name
         return name
+
+    @property
+    def cursor(self) -> int:
+        return self.backlog.cursor
 
     @property
     def exactly_once(self) -> bool:
@@ -138,26 +152,84 @@ class Subscription:
 
     @property
     def waiting_count(self) -> int:
-        return len(self._waiting)
+        return len(self.backlog.waiting) + len(self.backlog.parked_messages())
 
     @property
     def is_reading(self) -> bool:
         """Whether messages are on their way from storage."""
-        return self._reading_range or self._reading_messages
+        return self.backlog.is_reading
 
     @property
     def unfinished_count(self) -> int:
         """Messages that were delivered and are not finished."""
-        return len(self.leases) + len(self._waiting)
+        return len(self.leases) + len(self.backlog.waiting)
 
     def row(self) -> SubscriptionRow:
         data: bytes = self.resource.SerializeToString()
         return SubscriptionRow(self.sub_id, self.topic.topic_id, self.name, self.start_id, data)
 
     def low_water(self) -> int:
-        """No message with a smaller id will be delivered again. Costs a walk over what is outstanding."""
-        lowest = min(self.leases.by_message, default=self.cursor + 1)
-        return min(lowest, min(self._waiting, default=lowest))
+        """No message with a smaller id will be delivered again, unless a seek says so."""
+        return self.backlog.low_water()
+
+    # -- time ---------------------------------------------------------------------------------------------
+
+    def next_event_us(self) -> int | None:
+        """Nothing happens by itself up to and including this moment; None: nothing at all."""
+        times = (self.leases.next_deadline_us(), self.backlog.next_ready_us(), self._expire_at_us)
+        inactive_us = None if self._expires_after_us is None else self.active_us + self._expires_after_us
+        return min([time for time in (*times, inactive_us) if time is not None], default=None)
+
+    def advance(self, now_us: int) -> bool:
+        """Time has passed; whether a delivery may follow from it."""
+        changed = self._lapse(now_us)
+        changed |= self.backlog.wake(now_us)
+        if self._expire_at_us is not None and self._expire_at_us < now_us:
+            self._look_for_expired(now_us)
+        return changed
+
+    def is_forgotten(self, now_us: int) -> bool:
+        """Whether nobody has used it for as long as its expiration policy allows."""
+        if self.consumers:
+            self.used(now_us)
+        return self._expires_after_us is not None and self.active_us + self._expires_after_us < now_us
+
+    def used(self, now_us: int) -> None:
+        self.active_us = now_us
+        if now_us - self._active_saved_us >= limits.ACTIVITY_STEP_US:
+            self._active_saved_us = now_us
+            self._ledger.record(oplog.active(oplog.Active(self.sub_id, now_us)))
+
+    # -- messages that come -------------------------------------------------------------------------------
+
+    @property
+    def expects_message(self) -> bool:
+        """Whether the next message that is published means anything beyond being delivered."""
+        return self.matches is not None or (self._expire_at_us is None and not self._asking)
+
+    def published(
+        self, entries: Sequence[Entry], messages: Sequence[pb.PubsubMessage], last_id: int, now_us: int
+    ) -> None:
+        """Its topic got messages; the one before them is `last_id`."""
+        if self._expire_at_us is None and not self._asking:
+            # Nothing was owed; this will be over first.
+            self._expire_at_us = now_us + self.unacked_kept_us
+        matches = self.matches
+        if matches is None:
+            return
+        matched = [matches(message.attributes) for message in messages]
+        if self.backlog.published(entries, matched, last_id):
+            self._ledger.record(oplog.skipped(oplog.Skipped(self.sub_id, self.cursor)))
+        if self._ledger.journal:
+            topic_id, sub_id = self.topic.topic_id, self.sub_id
+            self._ledger.events(
+                [
+                    (now_us, _FILTERED, topic_id, sub_id, entry.message_id, 0, 0, 0, entry.publish_us, 0,
+                     0, 0, entry.okey, 0, 0, 0)
+                    for entry, match in zip(entries, matched, strict=True)
+                    if not match
+                ]
+            )  # fmt: skip
 
     # -- ack ids ------------------------------------------------------------------------------------------
 
@@ -172,10 +244,14 @@ class Subscription:
         leases, others = self.leases.running(dict.fromkeys(ack_ids), now_us)
         # A malformed id refuses the whole request, so that is found out first.
         self.check_ack_ids(others)
+        judged: list[Judged] = []
+        if self.backlog.keys is not None and self.exactly_once:
+            # A request is judged as a set: clients send the ids of a key in any order.
+            leases, ahead = self.backlog.keys.split_in_order(leases)
+            judged += [self._unordered(lease) for lease in ahead]
         if leases:
             self._ack(leases, call_id, now_us)
-        judged: list[Judged] = []
-        for one in self._judge(Operation.ACK, others):
+        for one in self._judge(Operation.ACK, others, now_us):
             if one.verdict is Verdict.APPLY_LATE and not self._ack_late(one.token, now_us):
                 one = one._replace(verdict=Verdict.NOOP)
             judged.append(one)
@@ -194,11 +270,12 @@ class Subscription:
         """
         leases, others = self.leases.running(dict.fromkeys(ack_ids), now_us)
         self.check_ack_ids(others)
-        judged = self._judge(Operation.EXTEND if seconds else Operation.NACK, others)
+        judged = self._judge(Operation.EXTEND if seconds else Operation.NACK, others, now_us)
         if leases and seconds:
             self._extend(leases, seconds, call_id, now_us)
         elif leases:
             self._nack(leases, call_id, now_us)
+        self._release([one for one in judged if one.verdict is Verdict.APPLY_LATE], now_us)
         self._journal_judged(_EXTEND if seconds else _NACK, judged, seconds, call_id, now_us)
         return _refusals(judged)
 
@@ -214,42 +291,72 @@ class Subscription:
             if ack_id not in self.leases.by_ack_id and not self._is_ours(self._ack_ids.read(ack_id)):
                 raise errors.bad_ack_id(ack_id)
 
-    def standing(self, token: AckToken | None) -> Standing:
+    def standing(self, token: AckToken | None, now_us: int) -> Standing:
         """What has become of the generation that an id names, whose lease does not run."""
         if token is None or not self._is_ours(token):
             return Standing.UNKNOWN
         if self.detached:
             return Standing.DETACHED
         message_id, generation = token.message_id, token.generation
+        backlog = self.backlog
+        first = self._first_generation(message_id)
+        if generation < first and message_id not in backlog.carried:
+            return Standing.SUPERSEDED
         ending = self.endings.of(message_id, generation)
-        if ending is Ending.NACKED:
-            return Standing.NACKED
-        if message_id in self.leases.by_message or message_id in self._waiting:
+        if ending is not None:
+            return _ENDED[ending]
+        waiting = backlog.waiting.get(message_id)
+        if waiting is not None:
+            if waiting.unchecked:
+                return Standing.SUPERSEDED
+            is_reset = waiting.collateral and waiting.generation == generation and now_us <= waiting.ready_us
+            return Standing.RESET if is_reset else Standing.LAPSED
+        if message_id in self.leases.by_message:
             return Standing.LAPSED
-        if not self.start_id < message_id <= self.cursor:
+        if message_id > backlog.cursor and message_id not in backlog.carried:
             return Standing.UNKNOWN
-        if generation == self.endings.acked_generation(message_id):
+        if generation == self.endings.finishing_generation(message_id, first):
             return Standing.ACKED
         return Standing.OVERTAKEN
+
+    def _first_generation(self, message_id: int) -> int:
+        """The first generation of a message since a seek last brought it back, if one did."""
+        for floor_id, generation in reversed(self._epochs):
+            if floor_id < message_id:
+                return generation
+        return 1
 
     def _is_ours(self, token: AckToken | None) -> bool:
         return token is not None and token.sub_id == self.sub_id
 
-    def _judge(self, operation: Operation, ack_ids: Sequence[str]) -> list[Judged]:
+    def _judge(self, operation: Operation, ack_ids: Sequence[str], now_us: int) -> list[Judged]:
         verdicts = VERDICTS[self.exactly_once]
         judged: list[Judged] = []
         for ack_id in ack_ids:
             token = self._ack_ids.read(ack_id)
-            standing = self.standing(token)
+            standing = self.standing(token, now_us)
             known = token if standing is not Standing.UNKNOWN else None
             judged.append(Judged(ack_id, known, standing, verdicts[operation, standing]))
         return judged
 
+    def _unordered(self, lease: Lease) -> Judged:
+        token = AckToken(
+            self.sub_id, lease.generation, lease.attempt, lease.message_id, lease.delivered_us,
+            lease.client_id, lease.boot,
+        )  # fmt: skip
+        verdict = VERDICTS[True][Operation.ACK, Standing.UNORDERED]
+        return Judged(lease.ack_id, token, Standing.UNORDERED, verdict)
+
     def _ack(self, leases: list[Lease], call_id: int, now_us: int) -> None:
         self.leases.end(leases)
+        if self.backlog.keys is not None:
+            self.backlog.keys.ended({lease.okey: None for lease in leases}, now_us)
         self._finish([lease.message_id for lease in leases])
+        epochs = self._epochs
         for lease in leases:
-            if lease.generation > 1:
+            if (epochs or lease.generation > 1) and (
+                lease.generation != self._first_generation(lease.message_id)
+            ):
                 self._remember(lease.message_id, lease.generation, Ending.ACKED, now_us)
         if self._ledger.journal:
             topic_id, sub_id = self.topic.topic_id, self.sub_id
@@ -271,17 +378,22 @@ class Subscription:
         lease = self.leases.by_message.get(message_id)
         if lease is not None:
             self.leases.end([lease])
-        elif self._waiting.pop(message_id, None) is None:
+            if self.backlog.keys is not None:
+                self.backlog.keys.ended([lease.okey], now_us)
+        elif not self.backlog.finish_waiting(message_id, now_us):
             return False
         self._finish([message_id])
-        if generation > 1 or self.endings.of(message_id, generation) is not None:
+        is_first = generation == self._first_generation(message_id)
+        if not is_first or self.endings.of(message_id, generation) is not None:
             self._remember(message_id, generation, Ending.ACKED, now_us)
         return True
 
     def _finish(self, message_ids: list[int]) -> None:
         self._ledger.record(oplog.finished(oplog.Finished(self.sub_id, message_ids)))
-        self.owed -= len(message_ids)
         self.finished_since_trim += len(message_ids)
+        if self._offsets:
+            for message_id in message_ids:
+                self._offsets.pop(message_id, None)
 
     def _extend(self, leases: list[Lease], seconds: int, call_id: int, now_us: int) -> None:
         deadline_us = now_us + seconds * limits.SECOND_US
@@ -307,7 +419,6 @@ class Subscription:
     def _nack(self, leases: list[Lease], call_id: int, now_us: int) -> None:
         for lease in leases:
             self._remember(lease.message_id, lease.generation, Ending.NACKED, now_us)
-        self._return(leases, counts=True)
         if self._ledger.journal:
             topic_id, sub_id = self.topic.topic_id, self.sub_id
             self._ledger.events(
@@ -317,6 +428,18 @@ class Subscription:
                     for lease in leases
                 ]
             )  # fmt: skip
+        self._fail(leases, now_us)
+
+    def _release(self, judged: Sequence[Judged], now_us: int) -> None:
+        """Collateral messages were nacked: nobody works on them, so they need not wait for their deadlines."""
+        message_ids: list[int] = []
+        for one in judged:
+            assert one.token is not None
+            message_ids.append(one.token.message_id)
+            self._remember(one.token.message_id, one.token.generation, Ending.NACKED, now_us)
+        if message_ids:
+            self._ledger.record(oplog.released(oplog.Released(self.sub_id, message_ids)))
+            self.backlog.release(message_ids, now_us)
 
     def _journal_judged(
         self, kind: int, judged: Sequence[Judged], seconds: int, call_id: int, now_us: int
@@ -351,12 +474,12 @@ class Subscription:
 
     # -- leases that end by themselves --------------------------------------------------------------------
 
-    def lapse(self, now_us: int) -> bool:
+    def _lapse(self, now_us: int) -> bool:
         """End the leases whose deadline is over; whether there were any."""
         leases = self.leases.lapsed(now_us)
         if leases:
             self._journal_void(_EXPIRE, leases, now_us)
-            self._return(leases, counts=True)
+            self._fail(leases, now_us)
         return bool(leases)
 
     def release_unseen(self, consumer: Consumer, now_us: int) -> None:
@@ -375,16 +498,49 @@ class Subscription:
         ]
         if leases:
             self._journal_void(_RESET, leases, now_us)
-            self._return(leases, counts=False)
+            self._give_back(
+                leases,
+                now_us,
+                {one.message_id: Waiting(one.generation, one.attempt, one.okey) for one in leases},
+                counts=False,
+            )
 
-    def _return(self, leases: list[Lease], counts: bool) -> None:
-        self.leases.end(leases)
-        waiting, returned = self._waiting, self._returned
+    def _fail(self, leases: list[Lease], now_us: int) -> None:
+        """Leases were nacked or ran out: an attempt each."""
+        ended: dict[int, Waiting] = {}
+        rested: list[int] = []
         for lease in leases:
-            waiting[lease.message_id] = (lease.generation, lease.attempt + counts)
-            heappush(returned, lease.message_id)
+            message_id = lease.message_id
+            waiting = ended[message_id] = Waiting(lease.generation, lease.attempt + 1, lease.okey)
+            if self._attempts_max and self.is_dead_letter(message_id, waiting.attempt):
+                self.backlog.forward(message_id)
+            elif self._backoff is not None:
+                # A lease that ran out rests from its deadline on, whenever that was noticed.
+                waiting.ready_us = min(now_us, lease.deadline_us) + self._backoff.delay_us(lease.attempt)
+                rested.append(message_id)
+        self._give_back(leases, now_us, ended, counts=True)
+        if rested:
+            ready_us = [ended[message_id].ready_us for message_id in rested]
+            self._ledger.record(oplog.delayed(oplog.Delayed(self.sub_id, rested, ready_us)))
+
+    def _give_back(self, leases: list[Lease], now_us: int, ended: dict[int, Waiting], counts: bool) -> None:
+        """`leases` end, and with them those of later messages of their ordering keys."""
+        keys, once = self.backlog.keys, self.exactly_once
+        behind = keys.failed([lease for lease in leases if lease.okey]) if keys is not None else []
+        self.leases.end(leases)
         message_ids = [lease.message_id for lease in leases]
         self._ledger.record(oplog.returned(oplog.Returned(self.sub_id, counts, message_ids)))
+        if behind:
+            self._journal_void(_RESET, behind, now_us)
+            self.leases.end(behind)
+            for lease in behind:
+                # With exactly-once no message is delivered again before the deadline that its client knows.
+                ended[lease.message_id] = Waiting(
+                    lease.generation, lease.attempt, lease.okey, lease.deadline_us if once else 0, once
+                )
+            message_ids = [lease.message_id for lease in behind]
+            self._ledger.record(oplog.reset(oplog.Reset(self.sub_id, once, message_ids)))
+        self.backlog.put_back(ended, now_us)
 
     def _journal_void(self, kind: int, leases: Sequence[Lease], now_us: int) -> None:
         """EXPIRE or RESET: the lease is over, and no client asked for it."""
@@ -397,7 +553,226 @@ class Subscription:
             ]
         )  # fmt: skip
 
+    # -- dead letters -------------------------------------------------------------------------------------
+
+    def is_dead_letter(self, message_id: int, attempt: int) -> bool:
+        """Whether a message whose next attempt is `attempt` goes to the dead letter topic instead."""
+        return (
+            self._attempts_max > 0
+            and self.failures(message_id, attempt) >= self._attempts_max
+            and self.dead_letter_topic in self._topics
+        )
+
+    def failures(self, message_id: int, attempt: int) -> int:
+        """How often it failed, as clients count, when its next attempt is `attempt`."""
+        return attempt - 1 - self._offsets.get(message_id, 0)
+
+    def forwardable(self) -> list[Entry]:
+        """Messages that leave for the dead letter topic and whose bytes are at hand; others are asked for."""
+        return self.backlog.forwardable()
+
+    def forwarded(self, entry: Entry, new_id: int, topic_id: int, now_us: int) -> None:
+        """The copy of `entry` is `new_id` on the topic: here it is finished."""
+        message_id = entry.message_id
+        waiting = self.backlog.waiting[message_id]
+        self.backlog.finish_waiting(message_id, now_us)
+        self._finish([message_id])
+        self._remember(message_id, 0, Ending.FORWARDED, now_us)
+        self._ledger.event(
+            Event(
+                now_us,
+                Kind.DEADLETTER,
+                topic_id,
+                self.sub_id,
+                message_id,
+                waiting.generation,
+                waiting.attempt - 1,
+                ref_ts_us=entry.publish_us,
+                okey=entry.okey,
+                aux=new_id,
+            )
+        )
+
+    def not_forwarded(self, now_us: int) -> None:
+        """The dead letter topic has gone meanwhile: its messages stay, and are delivered again."""
+        self.backlog.not_forwarded(list(self.backlog.forwarding), now_us)
+
+    # -- settings -----------------------------------------------------------------------------------------
+
+    def update(self, resource: pb.Subscription, now_us: int) -> None:
+        had_policy = self._attempts_max > 0
+        before = self.unacked_kept_us
+        self.resource = resource
+        self.configure()
+        if (self._attempts_max > 0) != had_policy:
+            self._count_attempts_anew()
+        if self.backlog.forwarding and not self._attempts_max:
+            self.not_forwarded(now_us)
+        # What is staged was judged by the policies before.
+        self.backlog.rest()
+        if self.unacked_kept_us != before:
+            self.look_at_retention(now_us)
+        self.used(now_us)
+
+    def look_at_retention(self, now_us: int) -> None:
+        """Soon look which messages are past their retention."""
+        self._expire_at_us = now_us
+
+    def _count_attempts_anew(self) -> None:
+        """What failed before there was a dead letter policy does not count for it."""
+        self._offsets = {}
+        if self._attempts_max:
+            attempts = [(one.message_id, one.attempt) for one in self.leases]
+            attempts += [(message_id, one.attempt) for message_id, one in self.backlog.waiting.items()]
+            self._offsets = {message_id: attempt - 1 for message_id, attempt in attempts if attempt > 1}
+        self._record_offsets()
+
+    def _record_offsets(self) -> None:
+        self._ledger.record(self._offsets_record())
+
+    def _offsets_record(self) -> bytes:
+        return oplog.offsets(oplog.Offsets(self.sub_id, list(self._offsets), list(self._offsets.values())))
+
+    # -- retention ----------------------------------------------------------------------------------------
+
+    def _look_for_expired(self, now_us: int) -> None:
+        self._expire_at_us = None
+        low_id = self.low_water()
+        if self._asking or self.detached or low_id > self.topic.last_id:
+            return  # the next message that is published sets the timer
+        self._asking = True
+        self.backlog.ask(Question(self.topic.topic_id, low_id - 1, now_us - self.unacked_kept_us))
+
+    def found(self, read: ReadTimes, found: Found, now_us: int) -> bool:
+        """What was published before `read.question.before_us` is past its retention; whether any was."""
+        self._asking = False
+        self.backlog.is_overdue = False
+        if self.detached:
+            return False
+        cut_us, before_id = read.question.before_us, found.before_id
+        dropped = bool(before_id) and self._drop_through(before_id, cut_us, now_us)
+        times: list[int] = [one.deadline_us for one in self.leases if one.message_id <= before_id]
+        if found.next_us:
+            times.append(found.next_us + self.unacked_kept_us)
+        elif self.topic.last_id > max(before_id, read.question.after_id):
+            times.append(now_us + self.unacked_kept_us)
+        if times:
+            self._expire_at_us = max(min(times), now_us + limits.RETENTION_STEP_US)
+        return dropped
+
+    def not_found(self, now_us: int) -> None:
+        """Storage could not say: ask again later."""
+        self._asking = False
+        self.backlog.is_overdue = False
+        self._expire_at_us = now_us + limits.RETENTION_STEP_US
+
+    def _drop_through(self, through_id: int, cut_us: int, now_us: int) -> bool:
+        if not self.backlog.drop_through(through_id, now_us):
+            return False
+        if self._offsets:
+            self._offsets = {
+                one: offset
+                for one, offset in self._offsets.items()
+                if one > through_id or one in self.leases.by_message
+            }
+        self._ledger.record(oplog.dropped(oplog.Dropped(self.sub_id, through_id)))
+        self._ledger.event(Event(now_us, Kind.DROP, self.topic.topic_id, self.sub_id, aux=cut_us))
+        return True
+
+    # -- seek ---------------------------------------------------------------------------------------------
+
+    def seek_to_time(self, boundary_id: int, floor_id: int | None, now_us: int) -> None:
+        """Everything up to `boundary_id` becomes acknowledged, and everything above it unacknowledged.
+
+        Finished messages come back if they are above `floor_id`; None: none are kept.
+        """
+        backlog = self.backlog
+        purged = {one for one in (*self.leases.by_message, *backlog.waiting) if one <= boundary_id}
+        purged.update([one for one, _ in backlog.parked_messages() if one <= boundary_id])
+        if floor_id is not None and max(boundary_id, floor_id) < backlog.cursor:
+            cursor = max(boundary_id, floor_id)
+            self._move(cursor, purged, {}, [], True, now_us)
+        else:
+            cursor = max(boundary_id, backlog.cursor)
+            finished = [one for one in backlog.carried if one > cursor and not self._is_unfinished(one)]
+            self._move(cursor, purged, {}, finished, False, now_us)
+
+    def seek_to_snapshot(self, snapshot: Snapshot, now_us: int) -> None:
+        """What was unacknowledged when the snapshot was taken, or came later, is what is so now."""
+        backlog = self.backlog
+        owed, finished, cursor = snapshot.owed, snapshot.finished, snapshot.cursor
+        parked = [one for one, _ in backlog.parked_messages()]
+        purged = {
+            one
+            for one in (*self.leases.by_message, *backlog.waiting, *parked)
+            if (one not in owed if one <= cursor else one in finished)
+        }
+        there = {*self.leases.by_message, *backlog.waiting, *parked}
+        restored = {one: okey for one, okey in owed.items() if one not in there}
+        if snapshot.filter != self.resource.filter:
+            self._set_past(snapshot.last_id, snapshot.filter)
+        self._move(cursor, purged, restored, sorted(finished), True, now_us)
+
+    def _is_unfinished(self, message_id: int) -> bool:
+        return message_id in self.leases.by_message or message_id in self.backlog.waiting
+
+    def _set_past(self, through_id: int, text: str) -> None:
+        """Of messages up to `through_id` only those that match a filter of before are owed."""
+        self._past_filter = text
+        self.backlog.past_through_id = through_id
+        self.backlog.past_matches = _on_data(_compiled(text))
+
+    def _move(
+        self,
+        cursor: int,
+        purged: set[int],
+        restored: dict[int, int],
+        finished: Sequence[int],
+        restores: bool,
+        now_us: int,
+    ) -> None:
+        backlog = self.backlog
+        parked = [one for one in backlog.parked_messages() if one[0] not in purged and one[0] <= cursor]
+        leases = [lease for lease in self.leases if lease.message_id in purged]
+        self.leases.end(leases)
+        for lease in leases:
+            self._remember(lease.message_id, lease.generation, Ending.PURGED, now_us)
+        for message_id in purged:
+            backlog.waiting.pop(message_id, None)
+            self._offsets.pop(message_id, None)
+        for waiting in backlog.waiting.values():
+            if not waiting.collateral:
+                waiting.ready_us = 0
+        if restores:
+            # Larger than every generation before, so that no ack id of those is taken for one of now.
+            self._generation_max += 1
+            backlog.first_generation = self._generation_max
+            self._epochs = with_epoch(self._epochs, cursor, backlog.first_generation)[-limits.EPOCHS_MAX :]
+        for message_id, okey in restored.items():
+            backlog.waiting[message_id] = Waiting(backlog.first_generation - 1, 1, okey, unchecked=True)
+        backlog.carried = {one for one in backlog.carried if one <= cursor}
+        backlog.carried.update(one for one in (*self.leases.by_message, *backlog.waiting) if one > cursor)
+        backlog.carried.update(finished)
+        backlog.cursor = cursor
+        self._ledger.record(
+            oplog.sought(
+                oplog.Sought(
+                    self.sub_id, cursor, backlog.first_generation, backlog.past_through_id,
+                    self._past_filter, sorted(purged), list(restored), list(restored.values()), finished,
+                )
+            )
+        )  # fmt: skip
+        backlog.arrange(parked, now_us)
+        self.look_at_retention(now_us)
+
     # -- deliveries ---------------------------------------------------------------------------------------
+
+    def close_consumer(self, consumer: Consumer) -> None:
+        """`consumer` gets nothing more."""
+        self.consumers.pop(consumer, None)
+        self.ready.pop(consumer, None)
+        if self.backlog.keys is not None:
+            self.backlog.close(consumer)
 
     def pump(self, boot: int, now_us: int, commit_us: int) -> list[Delivery]:
         """Deliver what can be delivered to those who are ready.
@@ -405,12 +780,27 @@ class Subscription:
         Leases run from `now_us`, and `commit_us`, the time that a commit takes at present, comes on top: it
         passes before the response is sent.
         """
-        if not self.ready or not self.at_hand():
+        backlog = self.backlog
+        backlog.begin(now_us, now_us - self.unacked_kept_us)
+        if not self.ready or not backlog.at_hand():
             return []
         consumers = list(self.ready)
-        hands = deal(self, consumers, self._turn, limits.RESPONSE_BYTES_MAX)
+        hands = deal(backlog, consumers, self._turn, limits.RESPONSE_BYTES_MAX)
         self._turn += 1
+        if backlog.parked:
+            self._record_parked()
+        if backlog.unmatched:
+            self._finish(backlog.unmatched)
+            backlog.unmatched = []
+        if backlog.is_overdue:
+            self._look_for_expired(now_us)
         return [self._grant(hand, boot, now_us, commit_us) for hand in hands]
+
+    def _record_parked(self) -> None:
+        parked = self.backlog.parked
+        message_ids, okeys = [one.message_id for one in parked], [one.okey for one in parked]
+        self._ledger.record(oplog.parked(oplog.Parked(self.sub_id, message_ids[-1], message_ids, okeys)))
+        parked.clear()
 
     def _grant(self, hand: Hand[Consumer, Pick], boot: int, now_us: int, commit_us: int) -> Delivery:
         consumer, picks = hand.consumer, hand.items
@@ -445,7 +835,7 @@ class Subscription:
         # One response at a time: the shell says when it can take the next. A Pull takes one in all.
         del self.ready[consumer]
         if consumer.once:
-            self.consumers.pop(consumer, None)
+            self.close_consumer(consumer)
         self._ledger.record(self._delivered(leases, deadline_us, now_us, client_id, boot))
         if self._ledger.journal:
             topic_id, stream_id = self.topic.topic_id, consumer.stream_id
@@ -456,126 +846,14 @@ class Subscription:
                     for (message_id, publish_us, okey, data), generation, attempt in picks
                 ]
             )  # fmt: skip
-        return Delivery(consumer, self, leases, [pick.entry.data for pick in picks], now_us)
-
-    def at_hand(self) -> int:
-        """How many messages could be delivered now (flow.deal.Source). Fetches what is near."""
-        while self._staged and self._staged[0].entry.message_id not in self._waiting:
-            self._staged.popleft()  # acked late
-        if self._returned and not self._staged:
-            self._stage()
-        if len(self._ahead) < limits.READ_AHEAD_MESSAGES_MIN:
-            self._read_on()
-        return len(self._staged) + len(self._ahead)
-
-    def take(self, count: int, window_bytes: int, response_bytes: int, fresh: bool) -> tuple[list[Pick], int]:
-        """Redeliveries first, since they were published before all that was never delivered."""
-        picks: list[Pick] = []
-        size = 0
-        staged, ahead, waiting = self._staged, self._ahead, self._waiting
-        while staged and len(picks) < count and size < window_bytes:
-            pick = staged[0]
-            data_bytes = len(pick.entry.data)
-            if size + data_bytes > response_bytes and (picks or not fresh):
-                return picks, size
-            staged.popleft()
-            if waiting.pop(pick.entry.message_id, None) is not None:  # not acked late meanwhile
-                picks.append(pick)
-                size += data_bytes
-        while ahead and len(picks) < count and size < window_bytes:
-            data_bytes = len(ahead[0].data)
-            if size + data_bytes > response_bytes and (picks or not fresh):
-                break
-            entry = ahead.popleft()
-            picks.append(Pick(entry, 1, 1))
-            size += data_bytes
-            self.cursor = entry.message_id
-        return picks, size
-
-    def _stage(self) -> None:
-        """Make the oldest waiting messages deliverable: those in the tail at once, the others by a read."""
-        missing: list[int] = []
-        while self._returned and len(self._staged) + len(missing) < limits.READ_MESSAGES_MAX:
-            entry = None
-            if self._returned[0] in self._waiting:  # else it was acked late
-                entry = self.topic.tail.find(self._returned[0])
-                if entry is None and self._reading_messages:
-                    break
-                if entry is None:
-                    missing.append(self._returned[0])
-            heappop(self._returned)
-            if entry is not None:
-                self._stage_entry(entry)
-        if missing:
-            self._reading_messages = True
-            self._reads.append(ReadMessages(self, self.topic.topic_id, missing))
-
-    def _stage_entry(self, entry: Entry) -> None:
-        standing = self._waiting.get(entry.message_id)
-        if standing is not None:
-            generation, attempt = standing
-            self._staged.append(Pick(entry, generation + 1, attempt))
-
-    def _read_on(self) -> None:
-        """Fill `_ahead` from the tail, or ask storage for what the tail no longer has."""
-        tail = self.topic.tail
-        if self._reading_range or self.detached:
-            return
-        if self._read_id >= tail.floor:
-            entries = tail.after(self._read_id, limits.READ_AHEAD_MESSAGES_MIN)
-            # Messages that are held here stay in memory when they leave the tail.
-            sizes = accumulate([len(entry.data) for entry in entries])
-            entries = entries[: bisect_left(list(sizes), limits.READ_BYTES_MAX) + 1]
-            if entries:
-                self._ahead.extend(entries)
-                self._read_id = entries[-1].message_id
-        else:
-            self._reading_range = True
-            self._reads.append(ReadRange(self, self.topic.topic_id, self._read_id, tail.floor))
-
-    def take_reads(self) -> list[ReadRange | ReadMessages]:
-        """Reads that are wanted; the answer to each is expected by `loaded`."""
-        reads, self._reads = self._reads, []
-        return reads
-
-    def loaded(self, read: ReadRange | ReadMessages, entries: Sequence[Entry]) -> None:
-        """`entries` ascend, and are the first that were asked for; none means that there are none."""
-        if isinstance(read, ReadMessages):
-            self._reading_messages = False
-            for entry in entries:
-                self._stage_entry(entry)
-            found = {entry.message_id for entry in entries}
-            read_through = entries[-1].message_id if entries else read.message_ids[-1]
-            for message_id in read.message_ids:
-                if message_id > read_through:
-                    heappush(self._returned, message_id)
-                else:
-                    # What storage does not have can never be delivered; asking again would never end.
-                    assert message_id in found or message_id not in self._waiting, (self.name, message_id)
-            return
-        self._reading_range = False
-        if self.detached or read.after_id != self._read_id:
-            return  # nobody waits for it any more
-        self._ahead.extend(entries)
-        self._read_id = entries[-1].message_id if entries else read.through_id
-
-    def read_failed(self, read: ReadRange | ReadMessages) -> None:
-        """Storage could not answer; the read is asked for again when the subscription is next pumped."""
-        if isinstance(read, ReadMessages):
-            self._reading_messages = False
-            for message_id in read.message_ids:
-                heappush(self._returned, message_id)
-        else:
-            self._reading_range = False
+        attempts = None
+        if self._attempts_max:
+            attempts = [1 + self.failures(lease.message_id, lease.attempt) for lease in leases]
+        return Delivery(consumer, self, leases, [pick.entry.data for pick in picks], now_us, attempts)
 
     def rest(self) -> None:
         """Let go of the messages at hand; they are fetched again when a consumer comes."""
-        self._ahead.clear()
-        self._read_id = self.cursor
-        for pick in self._staged:
-            if pick.entry.message_id in self._waiting:
-                heappush(self._returned, pick.entry.message_id)
-        self._staged.clear()
+        self.backlog.rest()
 
     def drop_all(self, now_us: int) -> None:
         """Detachment: leases are void and every message is gone."""
@@ -583,24 +861,41 @@ class Subscription:
         if leases:
             self._journal_void(_RESET, leases, now_us)
             self.leases.end(leases)
-        self.cursor = self._read_id = self.topic.last_id
-        self.owed = 0
-        self._waiting.clear()
-        self._returned.clear()
-        self._staged.clear()
-        self._ahead.clear()
-        self._ledger.record(oplog.position(oplog.Position(self.sub_id, self.cursor, 0)))
+        backlog = self.backlog
+        backlog.cursor = max(self.topic.last_id, backlog.cursor)
+        backlog.waiting.clear()
+        backlog.carried.clear()
+        backlog.forwarding.clear()
+        self._offsets.clear()
+        backlog.arrange([], now_us)
+        self._expire_at_us = None
+        self._ledger.record(oplog.position(oplog.Position(self.sub_id, backlog.cursor)))
         self._ledger.event(Event(now_us, Kind.DROP, self.topic.topic_id, self.sub_id, aux=now_us + 1))
 
     # -- what was saved -----------------------------------------------------------------------------------
 
     def checkpoint(self) -> list[bytes]:
         """Operation records that make this state out of nothing."""
-        records = [oplog.position(oplog.Position(self.sub_id, self.cursor, self.owed))]
-        if self._waiting:
-            generations, attempts = zip(*self._waiting.values(), strict=True)
-            waiting = oplog.Waiting(self.sub_id, list(self._waiting), generations, attempts)
-            records.append(oplog.waiting(waiting))
+        backlog, sub_id = self.backlog, self.sub_id
+        records = [
+            oplog.position(oplog.Position(sub_id, backlog.cursor)),
+            oplog.epochs(
+                oplog.Epochs(
+                    sub_id, backlog.first_generation, self._generation_max, backlog.past_through_id,
+                    self._past_filter, [floor for floor, _ in self._epochs],
+                    [generation for _, generation in self._epochs], list(backlog.carried),
+                )
+            ),
+            oplog.active(oplog.Active(sub_id, self.active_us)),
+        ]  # fmt: skip
+        if backlog.waiting:
+            records.append(self._waiting_record())
+        parked = backlog.parked_messages()
+        if parked:
+            message_ids, okeys = zip(*parked, strict=True)
+            records.append(oplog.parked(oplog.Parked(sub_id, backlog.cursor, message_ids, okeys)))
+        if self._offsets:
+            records.append(self._offsets_record())
         together: dict[tuple[int, int, int, int], list[Lease]] = {}
         for lease in self.leases:
             key = (lease.deadline_us, lease.delivered_us, lease.client_id, lease.boot)
@@ -609,9 +904,19 @@ class Subscription:
             records.append(self._delivered(leases, deadline_us, delivered_us, client_id, boot))
         return records
 
+    def _waiting_record(self) -> bytes:
+        waiting = self.backlog.waiting
+        columns = [
+            (one.generation, one.attempt, one.okey, one.ready_us, one.collateral + 2 * one.unchecked)
+            for one in waiting.values()
+        ]
+        return oplog.waiting(oplog.Waiting(self.sub_id, list(waiting), *zip(*columns, strict=True)))
+
     def _delivered(
         self, leases: Sequence[Lease], deadline_us: int, delivered_us: int, client_id: int, boot: int
     ) -> bytes:
+        generations = [lease.generation for lease in leases]
+        self._generation_max = max(self._generation_max, max(generations))
         return oplog.delivered(
             oplog.Delivered(
                 self.sub_id,
@@ -622,18 +927,34 @@ class Subscription:
                 self.cursor,
                 [lease.message_id for lease in leases],
                 [lease.size for lease in leases],
-                [lease.generation for lease in leases],
+                generations,
                 [lease.attempt for lease in leases],
                 [lease.okey for lease in leases],
             )
         )
 
-    def restore(self, saved: SavedSubscription) -> None:
-        """Take over what the operation log says."""
-        self.cursor = self._read_id = saved.cursor
-        self.owed = saved.owed
-        self._waiting = saved.waiting
-        self._returned = sorted(saved.waiting)  # a sorted list is a heap
+    def restore(self, saved: SavedSubscription, now_us: int) -> None:
+        """Take over what the operation log says, which was last written at `now_us`."""
+        backlog = self.backlog
+        backlog.cursor = saved.cursor
+        backlog.waiting.update(saved.waiting)
+        backlog.carried = saved.carried
+        backlog.first_generation = saved.first_generation
+        self._generation_max = saved.generation_max
+        self._epochs = saved.epochs
+        self._offsets = saved.offsets
+        self._set_past(saved.past_through_id, saved.past_filter)
+        self._active_saved_us = saved.active_us
+        # It may have been used until the next time that would have been written down.
+        self.active_us = min(now_us, saved.active_us + limits.ACTIVITY_STEP_US) if saved.active_us else now_us
+        self._restore_leases(saved)
+        for message_id, waiting in backlog.waiting.items():
+            if not waiting.ready_us and self.is_dead_letter(message_id, waiting.attempt):
+                backlog.forward(message_id)
+        backlog.arrange(list(saved.parked.items()), now_us)
+        self.look_at_retention(now_us)
+
+    def _restore_leases(self, saved: SavedSubscription) -> None:
         leased = list(saved.leased.items())
         ids = self._ack_ids.make(
             [
@@ -677,9 +998,35 @@ class Subscription:
                 lease.holder, lease.named = before.holder, before.named
                 lease.holder.outstanding_messages += 1
                 lease.holder.outstanding_bytes += lease.size
+        self.active_us = max(self.active_us, old.active_us)
+        if self.backlog.keys is not None:
+            # Keys go on with the streams that had them.
+            self.backlog.arrange_as(old.backlog)
+
+    def check_invariants(self) -> None:
+        self.leases.check_invariants()
+        self.backlog.check_invariants()
+
+
+_ENDED = {
+    Ending.NACKED: Standing.NACKED,
+    Ending.ACKED: Standing.ACKED,
+    Ending.PURGED: Standing.PURGED,
+    Ending.FORWARDED: Standing.FORWARDED,
+}
+
+
+def _compiled(text: str) -> Matches | None:
+    return compile_filter(parse_filter(text)) if text else None
+
+
+def _on_data(matches: Matches | None) -> Callable[[bytes], bool] | None:
+    """The same for a message as it is stored."""
+    if matches is None:
+        return None
+    read = pb.PubsubMessage.FromString
+    return lambda data: matches(read(data).attributes)
 
 
 def _refusals(judged: Iterable[Judged]) -> list[Refusal]:
-    return [
-        Refusal(one.ack_id, one.standing, one.token) for one in judged if one.verdict is Verdict.PERMANENT
-    ]
+    return [Refusal(one.ack_id, one.standing, one.token) for one in judged if one.verdict in _REFUSED]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Sequence
+from operator import attrgetter
 
 from pubsubd.broker.entry import Entry
 from pubsubd.model import limits
@@ -40,6 +41,11 @@ class Tail:
         """Up to `count` messages with ids above `message_id`, which must not be below `floor`."""
         at = bisect_right(self._ids, message_id, self._gone)
         return self._entries[at : at + count]
+
+    def before(self, time_us: int) -> int:
+        """The last message that is here and was published before `time_us`; 0 without one."""
+        at = bisect_left(self._entries, time_us, self._gone, key=attrgetter("publish_us"))
+        return self._ids[at - 1] if at > self._gone else 0
 
     def evict_through(self, message_id: int) -> None:
         self.floor = max(self.floor, message_id)

@@ -16,16 +16,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from pubsubd.broker.broker import Broker
 from pubsubd.broker.consumer import Consumer
-from pubsubd.broker.effects import Delivery, Effects, SubscriptionRow, TopicRow
+from pubsubd.broker.effects import Delivery, Effects, SnapshotRow, SubscriptionRow, TopicRow
 from pubsubd.broker.entry import Chunk, Entry, chunks, unpack_chunk
 from pubsubd.broker.oplog import blob
+from pubsubd.broker.questions import Found, Question, Read, ReadMessages, ReadRange, ReadTimes
 from pubsubd.broker.saved import Saved
-from pubsubd.broker.subscription import ReadMessages, ReadRange
 from pubsubd.engine.clock import Clock
 from pubsubd.eod.endings import EndingRow
 from pubsubd.journal.journal import Journal
@@ -40,6 +40,7 @@ _log = logging.getLogger(__name__)
 _TIMER_SLACK_US = 5_000
 _PROBE_SECONDS_MIN = 0.1
 _PROBE_SECONDS_MAX = 1.0
+_EVERY_ID = 2**62
 
 
 class NotSettled(PubsubError):
@@ -70,10 +71,10 @@ class Shell(Protocol):
 
 
 class Left(NamedTuple):
-    """What a server that stops still owes."""
+    """What a server that stops still owes, beside what it never delivered."""
 
-    owed: int
     leased: int
+    waiting: int
     subscriptions: int
 
 
@@ -153,7 +154,8 @@ class Engine:
             missing = Event(self.now_us(), Kind.GAP, aux=self._journal.tail_ends_at + 1)
             broker.ledger.event(missing, {"last": self._journal.last_seq})
         effects = broker.take_effects()
-        await self._store.commit(self._commit(broker, effects, checkpoint=True))
+        oldest_us = await self._store.commit(self._commit(broker, effects, checkpoint=True))
+        broker.trimmed(oldest_us, self.now_us())
         self._set_broker(broker)
         self.loop_task = asyncio.create_task(self._run(), name="commit loop")
         self.poke()
@@ -171,8 +173,8 @@ class Engine:
             await self._commit_last(self._broker)
         subscriptions = list(self._broker.subscriptions())
         return Left(
-            sum(subscription.owed for subscription in subscriptions),
             sum(len(subscription.leases) for subscription in subscriptions),
+            sum(subscription.waiting_count for subscription in subscriptions),
             len(subscriptions),
         )
 
@@ -242,6 +244,18 @@ class Engine:
         except TimeoutError:
             raise TooSlow("storage takes too long to answer") from None
 
+    async def answers(self, questions: Sequence[Question]) -> list[Found]:
+        """What storage says to what a command asks before it is given.
+
+        Raises:
+            NotSettled: storage cannot be read.
+        """
+        try:
+            return [await self._answer(question) for question in questions]
+        except StorageFailed as failure:
+            _log.error("messages could not be read: %s", failure)
+            raise NotSettled("storage cannot be read at present") from None
+
     def set_ready(self, consumer: Consumer) -> None:
         """`consumer` can take a response now."""
         self._broker.set_ready(consumer)
@@ -299,7 +313,7 @@ class Engine:
         self._flying = waiters
         message_id = broker.message_id
         try:
-            await self._store.commit(self._commit(broker, effects))
+            oldest_us = await self._store.commit(self._commit(broker, effects))
         except StorageFailed as failure:
             await self._recover(broker, effects, waiters, str(failure))
             return
@@ -314,6 +328,8 @@ class Engine:
             _log.warning("storage works again")
             self.poke()
         broker.committed(message_id)
+        if oldest_us:
+            broker.trimmed(oldest_us, self.now_us())
         self._say(effects, waiters)
         self._set_timer(broker)
         if self._store.has_rows_to_trim or broker.has_work():
@@ -346,12 +362,14 @@ class Engine:
             topics_gone=[topic_id for topic_id, row in effects.topics.items() if row is None],
             subscriptions=[row for row in effects.subscriptions.values() if row is not None],
             subscriptions_gone=[sub_id for sub_id, row in effects.subscriptions.items() if row is None],
+            snapshots=[row for row in effects.snapshots.values() if row is not None],
+            snapshots_gone=[snapshot_id for snapshot_id, row in effects.snapshots.items() if row is None],
             endings=effects.endings,
             endings_kept_from_us=now_us - limits.ENDING_KEPT_US,
             journal=append.row if append else None,
             journal_details=append.details if append else (),
             journal_drop_through=append.drop_through_seq if append else 0,
-            trims={topic_id: (through_id, 2**62) for topic_id, through_id in effects.trims.items()},
+            trims=dict(effects.trims),
             clean=clean,
         )
 
@@ -415,6 +433,7 @@ class Engine:
                 for topic_id, name, deleted, data in loaded.topics
             ],
             [SubscriptionRow(*row) for row in loaded.subscriptions],
+            [SnapshotRow(*row) for row in loaded.snapshots],
             [EndingRow(*row) for row in loaded.endings],
             loaded.oplog,
         )
@@ -444,17 +463,35 @@ class Engine:
             self._failure = task.exception()
             self.poke()
 
-    async def _read(self, broker: Broker, read: ReadRange | ReadMessages, bytes_max: int) -> None:
+    async def _read(self, broker: Broker, read: Read, bytes_max: int) -> None:
         try:
-            entries = await self._entries(read, bytes_max)
+            if isinstance(read, ReadTimes):
+                found = await self._answer(read.question)
+                if broker is self._broker:  # else it was replaced, and its successor asks anew
+                    broker.found(read, found, self.now_us())
+            else:
+                entries = await self._entries(read, bytes_max)
+                if broker is self._broker:
+                    broker.loaded(read, entries)
         except StorageFailed as failure:
             _log.error("messages could not be read: %s", failure)
             await asyncio.sleep(_PROBE_SECONDS_MAX)
-            broker.read_failed(read)
-        else:
-            if broker is self._broker:  # else it was replaced, and its successor asks anew
-                broker.loaded(read, entries)
+            broker.read_failed(read, self.now_us())
         self.poke()
+
+    async def _answer(self, question: Question) -> Found:
+        topic_id, after_id, before_us, matches = question
+        before_id, row = await self._store.find_chunk(topic_id, after_id, before_us)
+        rows = [] if row is None else [row]
+        while rows:
+            for entry in [entry for row in rows for entry in unpack_chunk(row)]:
+                if entry.message_id > after_id and entry.publish_us < before_us:
+                    before_id = entry.message_id
+                elif entry.message_id > after_id and (matches is None or matches(entry.data)):
+                    return Found(before_id, entry.message_id, entry.publish_us)
+                after_id = max(after_id, entry.message_id)
+            rows = await self._store.read_range(topic_id, after_id, _EVERY_ID, limits.READ_BYTES_MAX)
+        return Found(before_id, 0, 0)
 
     async def _entries(self, read: ReadRange | ReadMessages, bytes_max: int) -> list[Entry]:
         if isinstance(read, ReadRange):

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Literal, NamedTuple
 
+from pubsubd.eod.machine import Standing
 from pubsubd.model.errors import INVALID_ACK_IDS_TEXT, UNORDERED_ACK_IDS_TEXT
 
 PERMANENT = "PERMANENT_FAILURE_INVALID_ACK_ID"
@@ -21,6 +22,12 @@ UNAVAILABLE = "TRANSIENT_FAILURE_SERVICE_UNAVAILABLE"
 
 REASON = "EXACTLY_ONCE_ACKID_FAILURE"
 DOMAIN = "pubsub.googleapis.com"
+
+
+def result_of(standing: Standing) -> str:
+    """What a client is told about an ack id that did not succeed."""
+    return UNORDERED if standing is Standing.UNORDERED else PERMANENT
+
 
 Policy = Literal["omit", "confirm", "abort"]
 

@@ -1,8 +1,8 @@
 """How generations ended, for as long as a client may still ask.
 
 A finished message without an entry was acked by its first generation: that is what most messages do, so it
-costs nothing to remember. Only other endings are entries: a nack, and an ack by a later generation. They are
-kept for `limits.ENDING_KEPT_US`, longer than any client library retries, and in number up to
+costs nothing to remember. Only other endings are entries: a nack, an ack by a later generation, and what seeks
+and dead letter topics did. They are kept for `limits.ENDING_KEPT_US`, longer than any client library retries, and in number up to
 `limits.ENDINGS_MAX`. A success that follows from forgetting is true: it speaks of a message that will not
 come again. A refusal need not be: whoever repeats the ack of a later generation after that time hears that it
 failed.
@@ -20,6 +20,8 @@ from pubsubd.model import limits
 class Ending(IntEnum):
     NACKED = 1
     ACKED = 2
+    PURGED = 3  # its lease ran when a seek acknowledged the message
+    FORWARDED = 4  # of the message: it is on the dead letter topic, and no generation acked it
 
 
 class EndingRow(NamedTuple):
@@ -38,49 +40,52 @@ class Endings:
     def __init__(self) -> None:
         # Both oldest first.
         self._nacked: dict[tuple[int, int], int] = {}  # (message_id, generation): when
-        self._acked: dict[int, tuple[int, int]] = {}  # message_id: (generation, when)
+        # message_id: (how, generation, when), of messages that finished otherwise than by their first one
+        self._finished: dict[int, tuple[Ending, int, int]] = {}
 
     def __len__(self) -> int:
-        return len(self._nacked) + len(self._acked)
+        return len(self._nacked) + len(self._finished)
 
     def __iter__(self) -> Iterator[tuple[int, int, Ending]]:
         """(message_id, generation, ending) of all; nacks first."""
         for message_id, generation in self._nacked:
             yield message_id, generation, Ending.NACKED
-        for message_id, (generation, _) in self._acked.items():
-            yield message_id, generation, Ending.ACKED
+        for message_id, (ending, generation, _) in self._finished.items():
+            yield message_id, generation, ending
 
     def add(self, message_id: int, generation: int, ending: Ending, at_us: int) -> None:
-        if ending is Ending.ACKED:
-            self._nacked.pop((message_id, generation), None)
-            self._acked.pop(message_id, None)
-            self._acked[message_id] = (generation, at_us)
-        else:
-            self._nacked.pop((message_id, generation), None)
+        self._nacked.pop((message_id, generation), None)
+        if ending is Ending.NACKED:
             self._nacked[message_id, generation] = at_us
+        else:
+            self._finished.pop(message_id, None)
+            self._finished[message_id] = (ending, generation, at_us)
         self._forget(at_us)
 
     def of(self, message_id: int, generation: int) -> Ending | None:
         if (message_id, generation) in self._nacked:
             return Ending.NACKED
-        acked = self._acked.get(message_id)
-        return Ending.ACKED if acked is not None and acked[0] == generation else None
+        found = self._finished.get(message_id)
+        if found is None:
+            return None
+        ending, finishing, _ = found
+        return ending if finishing == generation or ending is Ending.FORWARDED else None
 
-    def acked_generation(self, message_id: int) -> int:
-        """The generation that acked a finished message: the first, unless an entry says otherwise."""
-        acked = self._acked.get(message_id)
-        return 1 if acked is None else acked[0]
+    def finishing_generation(self, message_id: int, first: int = 1) -> int:
+        """The generation that a finished message ended with: `first`, unless an entry says otherwise."""
+        found = self._finished.get(message_id)
+        return first if found is None else found[1]
 
     def _forget(self, now_us: int) -> None:
         oldest_us = now_us - limits.ENDING_KEPT_US
-        nacked, acked = self._nacked, self._acked
+        nacked, finished = self._nacked, self._finished
         while nacked and nacked[key := next(iter(nacked))] < oldest_us:
             del nacked[key]
-        while acked and acked[message_id := next(iter(acked))][1] < oldest_us:
-            del acked[message_id]
+        while finished and finished[message_id := next(iter(finished))][2] < oldest_us:
+            del finished[message_id]
         while len(self) > limits.ENDINGS_MAX:
             # A nack that is forgotten costs a repeated nack its success; an ack, a client its certainty.
             if nacked:
                 del nacked[next(iter(nacked))]
             else:
-                del acked[next(iter(acked))]
+                del finished[next(iter(finished))]

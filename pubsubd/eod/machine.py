@@ -23,8 +23,12 @@ class State(IntEnum):
 
     READY = 0  # may be delivered now
     LEASED = 1  # outstanding: its newest generation has a deadline ahead
-    ACKED = 2  # terminal
+    ACKED = 2  # terminal, unless a seek brings it back
     DROPPED = 3  # terminal: detached or deleted with its subscription
+    DELAYED = 4  # rests after a failure, as the retry policy says
+    COLLATERAL = 5  # its lease is void and its deadline not over: a predecessor of its key came back
+    PURGED = 6  # a seek acknowledged it, or its retention ended
+    FORWARDED = 7  # terminal: it is on the dead letter topic
 
 
 class Event(IntEnum):
@@ -38,19 +42,40 @@ class Event(IntEnum):
     RELEASE = 5  # the stream ended before the client saw the delivery; never with exactly-once
     LATE_ACK = 6  # an ack by an id whose lease is over; never with exactly-once
     DROP = 7
+    RESET = 8  # a predecessor of its ordering key was nacked or expired
+    REST_OVER = 9  # the moment has come that it waited for
+    PURGE = 10
+    FORWARD = 11  # its attempts are used up
+    RESTORE = 12  # a seek brings it back
 
+
+_State, _Event = State, Event
 
 TRANSITIONS: dict[tuple[State, Event], State] = {
-    (State.READY, Event.DELIVER): State.LEASED,
-    (State.READY, Event.LATE_ACK): State.ACKED,
-    (State.READY, Event.DROP): State.DROPPED,
-    (State.LEASED, Event.EXTEND): State.LEASED,
-    (State.LEASED, Event.ACK): State.ACKED,
-    (State.LEASED, Event.NACK): State.READY,
-    (State.LEASED, Event.DEADLINE): State.READY,
-    (State.LEASED, Event.RELEASE): State.READY,
-    (State.LEASED, Event.LATE_ACK): State.ACKED,
-    (State.LEASED, Event.DROP): State.DROPPED,
+    (_State.READY, _Event.DELIVER): _State.LEASED,
+    (_State.LEASED, _Event.EXTEND): _State.LEASED,
+    (_State.LEASED, _Event.ACK): _State.ACKED,
+    # With a retry policy; without one it is ready at once.
+    (_State.LEASED, _Event.NACK): _State.DELAYED,
+    (_State.LEASED, _Event.DEADLINE): _State.DELAYED,
+    (_State.LEASED, _Event.RELEASE): _State.READY,
+    # Without exactly-once it is ready at once.
+    (_State.LEASED, _Event.RESET): _State.COLLATERAL,
+    (_State.DELAYED, _Event.REST_OVER): _State.READY,
+    (_State.COLLATERAL, _Event.REST_OVER): _State.READY,
+    # Whoever still works on it has let go.
+    (_State.COLLATERAL, _Event.NACK): _State.READY,
+    (_State.READY, _Event.FORWARD): _State.FORWARDED,
+    (_State.ACKED, _Event.RESTORE): _State.READY,
+    (_State.PURGED, _Event.RESTORE): _State.READY,
+} | {
+    (state, event): after
+    for event, after in (
+        (_Event.LATE_ACK, _State.ACKED),
+        (_Event.PURGE, _State.PURGED),
+        (_Event.DROP, _State.DROPPED),
+    )
+    for state in (_State.READY, _State.LEASED, _State.DELAYED, _State.COLLATERAL)
 }
 
 # A failed delivery is what raises `delivery_attempt`; a released one was never seen by a client.
@@ -75,6 +100,11 @@ class Standing(IntEnum):
     OVERTAKEN = 4  # another generation acked the message
     DETACHED = 5  # the subscription was detached, and its messages dropped
     UNKNOWN = 6  # malformed, forged, of another subscription, or too old to be remembered
+    UNORDERED = 7  # its lease runs, and an earlier message of its ordering key is not finished; acks only
+    RESET = 8  # void although its deadline is ahead: a predecessor of its ordering key came back
+    PURGED = 9  # its lease ran when a seek acknowledged the message
+    FORWARDED = 10  # the message is on the dead letter topic
+    SUPERSEDED = 11  # a seek brought the message back after it had finished
 
 
 class Verdict(IntEnum):
@@ -84,6 +114,7 @@ class Verdict(IntEnum):
     APPLY_LATE = 1
     NOOP = 2
     PERMANENT = 3
+    TRANSIENT = 4
 
 
 _ACK, _EXTEND, _NACK = Operation
@@ -99,6 +130,14 @@ EXACTLY_ONCE: dict[tuple[Operation, Standing], Verdict] = {
     (_ACK, _S.OVERTAKEN): Verdict.PERMANENT,
     (_ACK, _S.DETACHED): Verdict.PERMANENT,
     (_ACK, _S.UNKNOWN): Verdict.PERMANENT,
+    # Its turn comes once its predecessors are acked.
+    (_ACK, _S.UNORDERED): Verdict.TRANSIENT,
+    (_ACK, _S.RESET): Verdict.PERMANENT,
+    # What was asked for is so: the message will not come again.
+    (_ACK, _S.PURGED): Verdict.NOOP,
+    (_ACK, _S.FORWARDED): Verdict.PERMANENT,
+    # Success would promise that the message does not come again, and it does.
+    (_ACK, _S.SUPERSEDED): Verdict.PERMANENT,
     (_EXTEND, _S.CURRENT): Verdict.APPLY,
     (_EXTEND, _S.LAPSED): Verdict.PERMANENT,
     (_EXTEND, _S.NACKED): Verdict.PERMANENT,
@@ -107,6 +146,11 @@ EXACTLY_ONCE: dict[tuple[Operation, Standing], Verdict] = {
     (_EXTEND, _S.OVERTAKEN): Verdict.PERMANENT,
     (_EXTEND, _S.DETACHED): Verdict.PERMANENT,
     (_EXTEND, _S.UNKNOWN): Verdict.PERMANENT,
+    (_EXTEND, _S.UNORDERED): Verdict.APPLY,
+    (_EXTEND, _S.RESET): Verdict.PERMANENT,
+    (_EXTEND, _S.PURGED): Verdict.PERMANENT,
+    (_EXTEND, _S.FORWARDED): Verdict.PERMANENT,
+    (_EXTEND, _S.SUPERSEDED): Verdict.PERMANENT,
     (_NACK, _S.CURRENT): Verdict.APPLY,
     (_NACK, _S.LAPSED): Verdict.PERMANENT,
     (_NACK, _S.NACKED): Verdict.NOOP,
@@ -115,6 +159,12 @@ EXACTLY_ONCE: dict[tuple[Operation, Standing], Verdict] = {
     (_NACK, _S.OVERTAKEN): Verdict.PERMANENT,
     (_NACK, _S.DETACHED): Verdict.PERMANENT,
     (_NACK, _S.UNKNOWN): Verdict.PERMANENT,
+    (_NACK, _S.UNORDERED): Verdict.APPLY,
+    # Nobody works on it any more, so it need not wait for its deadline.
+    (_NACK, _S.RESET): Verdict.APPLY_LATE,
+    (_NACK, _S.PURGED): Verdict.PERMANENT,
+    (_NACK, _S.FORWARDED): Verdict.PERMANENT,
+    (_NACK, _S.SUPERSEDED): Verdict.PERMANENT,
 }
 
 # Without exactly-once every well-formed id is answered OK. A late ack still counts, since fewer repeats are
@@ -128,6 +178,11 @@ AT_LEAST_ONCE: dict[tuple[Operation, Standing], Verdict] = {
     (_ACK, _S.OVERTAKEN): Verdict.NOOP,
     (_ACK, _S.DETACHED): Verdict.NOOP,
     (_ACK, _S.UNKNOWN): Verdict.NOOP,
+    (_ACK, _S.UNORDERED): Verdict.APPLY,
+    (_ACK, _S.RESET): Verdict.APPLY_LATE,
+    (_ACK, _S.PURGED): Verdict.NOOP,
+    (_ACK, _S.FORWARDED): Verdict.NOOP,
+    (_ACK, _S.SUPERSEDED): Verdict.NOOP,
     (_EXTEND, _S.CURRENT): Verdict.APPLY,
     (_EXTEND, _S.LAPSED): Verdict.NOOP,
     (_EXTEND, _S.NACKED): Verdict.NOOP,
@@ -135,6 +190,11 @@ AT_LEAST_ONCE: dict[tuple[Operation, Standing], Verdict] = {
     (_EXTEND, _S.OVERTAKEN): Verdict.NOOP,
     (_EXTEND, _S.DETACHED): Verdict.NOOP,
     (_EXTEND, _S.UNKNOWN): Verdict.NOOP,
+    (_EXTEND, _S.UNORDERED): Verdict.APPLY,
+    (_EXTEND, _S.RESET): Verdict.NOOP,
+    (_EXTEND, _S.PURGED): Verdict.NOOP,
+    (_EXTEND, _S.FORWARDED): Verdict.NOOP,
+    (_EXTEND, _S.SUPERSEDED): Verdict.NOOP,
     (_NACK, _S.CURRENT): Verdict.APPLY,
     (_NACK, _S.LAPSED): Verdict.NOOP,
     (_NACK, _S.NACKED): Verdict.NOOP,
@@ -142,6 +202,11 @@ AT_LEAST_ONCE: dict[tuple[Operation, Standing], Verdict] = {
     (_NACK, _S.OVERTAKEN): Verdict.NOOP,
     (_NACK, _S.DETACHED): Verdict.NOOP,
     (_NACK, _S.UNKNOWN): Verdict.NOOP,
+    (_NACK, _S.UNORDERED): Verdict.APPLY,
+    (_NACK, _S.RESET): Verdict.NOOP,
+    (_NACK, _S.PURGED): Verdict.NOOP,
+    (_NACK, _S.FORWARDED): Verdict.NOOP,
+    (_NACK, _S.SUPERSEDED): Verdict.NOOP,
 }
 
 # Indexed by Subscription.enable_exactly_once_delivery at the moment the operation arrives.
@@ -154,5 +219,10 @@ REASONS: dict[Standing, str] = {
     Standing.ACKED: "it was acked before",
     Standing.OVERTAKEN: "another delivery of the message was acked",
     Standing.DETACHED: "the subscription is detached",
+    Standing.UNORDERED: "an earlier message of its ordering key is not acknowledged",
+    Standing.RESET: "an earlier message of its ordering key is delivered again first",
+    Standing.PURGED: "a seek acknowledged the message",
+    Standing.FORWARDED: "the message went to the dead letter topic",
+    Standing.SUPERSEDED: "a seek brought the message back",
     Standing.UNKNOWN: "it is malformed, or names no delivery of this subscription",
 }

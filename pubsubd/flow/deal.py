@@ -15,18 +15,19 @@ from pubsubd.flow.window import Window
 Item_co = TypeVar("Item_co", covariant=True)
 Item = TypeVar("Item")
 Consumer = TypeVar("Consumer", bound=Window)
+Consumer_contra = TypeVar("Consumer_contra", bound=Window, contravariant=True)
 
 
-class Source(Protocol[Item_co]):
+class Source(Protocol[Consumer_contra, Item_co]):
     """Where messages come from: deliverable now, oldest first."""
 
     def at_hand(self) -> int:
         """How many messages could be taken now."""
 
     def take(
-        self, count: int, window_bytes: int, response_bytes: int, fresh: bool
+        self, consumer: Consumer_contra, count: int, window_bytes: int, response_bytes: int, fresh: bool
     ) -> tuple[Sequence[Item_co], int]:
-        """Up to `count` messages, and their size in bytes.
+        """Up to `count` messages for `consumer`, and their size in bytes.
 
         Takes while the sum is below `window_bytes` and stays within `response_bytes`; into a `fresh` response
         the first message goes whatever its size.
@@ -45,7 +46,7 @@ class Hand(Generic[Consumer, Item]):
 
 
 def deal(
-    source: Source[Item], consumers: Sequence[Consumer], first: int, response_bytes: int
+    source: Source[Consumer, Item], consumers: Sequence[Consumer], first: int, response_bytes: int
 ) -> list[Hand[Consumer, Item]]:
     """Deal what `source` has to `consumers`, beginning with the one at index `first` (modulo their number).
 
@@ -60,7 +61,7 @@ def deal(
     while seated and (left := source.at_hand()):
         quota = -(-left // len(seated))
         dealt = sum([_fill(hand, source, quota, response_bytes) for hand in seated])
-        if not dealt:  # the next message fits into nobody's response
+        if not dealt:  # the next message fits into nobody's response, or is for none of them
             break
         # Who was not full stays, even with empty hands: the source may have more once it was asked again.
         seated = [hand for hand in seated if _room(hand)]
@@ -74,13 +75,13 @@ def _room(hand: Hand[Consumer, Item]) -> int:
     return hand.consumer.room_messages() - len(hand.items)
 
 
-def _fill(hand: Hand[Consumer, Item], source: Source[Item], quota: int, response_bytes: int) -> int:
+def _fill(hand: Hand[Consumer, Item], source: Source[Consumer, Item], quota: int, response_bytes: int) -> int:
     """Give `hand` up to `quota` messages; how many it got."""
     count = min(quota, _room(hand))
     if count <= 0:
         return 0
     window_bytes = hand.consumer.room_bytes() - hand.size
-    items, size = source.take(count, window_bytes, response_bytes - hand.size, not hand.items)
+    items, size = source.take(hand.consumer, count, window_bytes, response_bytes - hand.size, not hand.items)
     hand.items.extend(items)
     hand.size += size
     return len(items)

@@ -1,7 +1,7 @@
 """Features that are checked like everything else but do not work yet.
 
-A server that stored such a field and did nothing with it would lie to its users: a filter that filters
-nothing passes tests that must fail. So a resource that would have the feature is refused after all its other
+A server that stored such a field and did nothing with it would lie to its users: a transform that
+transforms nothing passes tests that must fail. So a resource that would have the feature is refused after all its other
 rules were checked. Whoever builds a feature deletes its line here.
 """
 
@@ -25,10 +25,6 @@ SUBSCRIPTION: Final[dict[str, Callable[[pb.Subscription], bool]]] = {
     "bigquery_config": lambda subscription: subscription.HasField("bigquery_config"),
     "cloud_storage_config": lambda subscription: subscription.HasField("cloud_storage_config"),
     "bigtable_config": lambda subscription: subscription.HasField("bigtable_config"),
-    "enable_message_ordering": lambda subscription: subscription.enable_message_ordering,
-    "filter": lambda subscription: subscription.filter != "",
-    "dead_letter_policy": lambda subscription: subscription.HasField("dead_letter_policy"),
-    "retry_policy": lambda subscription: subscription.HasField("retry_policy"),
     "message_transforms": lambda subscription: len(subscription.message_transforms) > 0,
 }
 

@@ -187,3 +187,15 @@ UNCOMMITTED_BYTES_MAX: Final = 64 * 1024**2
 RESTING_SUBSCRIPTIONS_MAX: Final = 16
 #: Ours: how much of a client's name the journal keeps.
 CLIENT_CHARS_MAX: Final = 256
+#: Ours: messages of one subscription that the cursor has passed because their ordering key is held, eight
+#: bytes or so each; beyond it the subscription reads no further until some are delivered.
+PARKED_MESSAGES_MAX: Final = 500_000
+#: Ours: bytes of such messages that stay in memory; the others are read again.
+PARKED_BYTES_MAX: Final = 8 * 1024**2
+#: Ours: how close together a subscription or a topic looks for messages past their retention.
+RETENTION_STEP_US: Final = 10 * SECOND_US
+#: Ours: how exactly the last use of a subscription is remembered across a restart.
+ACTIVITY_STEP_US: Final = HOUR_US
+#: Ours: seeks that moved the cursor back, each to a later point than the one before, that ack ids are told
+#: apart by.
+EPOCHS_MAX: Final = 256

@@ -214,6 +214,6 @@ def _tune_garbage_collection() -> None:
 
 def _farewell(left: Left) -> str:
     return (
-        f"stopped: {left.owed} messages owed by {left.subscriptions} subscriptions, "
-        f"{left.leased} of them with an open lease"
+        f"stopped: {left.leased} messages outstanding and {left.waiting} waiting for redelivery "
+        f"on {left.subscriptions} subscriptions"
     )

@@ -128,6 +128,13 @@ class Service:
             "GetSubscription": self._look(pb.GetSubscriptionRequest, Broker.get_subscription),
             "ListSubscriptions": self._look(pb.ListSubscriptionsRequest, Broker.list_subscriptions),
             "DeleteSubscription": self._change(pb.DeleteSubscriptionRequest, Broker.delete_subscription),
+            "ListTopicSnapshots": self._look(pb.ListTopicSnapshotsRequest, Broker.list_topic_snapshots),
+            "CreateSnapshot": self._create_snapshot,
+            "GetSnapshot": self._look(pb.GetSnapshotRequest, Broker.get_snapshot),
+            "ListSnapshots": self._look(pb.ListSnapshotsRequest, Broker.list_snapshots),
+            "UpdateSnapshot": self._change(pb.UpdateSnapshotRequest, Broker.update_snapshot),
+            "DeleteSnapshot": self._change(pb.DeleteSnapshotRequest, Broker.delete_snapshot),
+            "Seek": self._seek,
             "Pull": self._pull,
             "Acknowledge": self._acknowledge,
             "ModifyAckDeadline": self._modify_ack_deadline,
@@ -168,6 +175,26 @@ class Service:
         shown = broker.create_subscription(request, str(uuid.uuid4()), self._engine.now_us())
         await self._engine.settled()
         return _serialised(shown)
+
+    async def _create_snapshot(self, data: bytes, context: Context) -> bytes:
+        request = parse(pb.CreateSnapshotRequest, data)
+        broker = await self._engine.broker()
+        answers = await self._engine.answers(broker.snapshot_questions(request, self._engine.now_us()))
+        broker = await self._engine.broker()
+        snapshot = broker.create_snapshot(request, answers, str(uuid.uuid4()), self._engine.now_us())
+        response = _serialised(snapshot)
+        await self._engine.settled()
+        return response
+
+    async def _seek(self, data: bytes, context: Context) -> bytes:
+        request = parse(pb.SeekRequest, data)
+        broker = await self._engine.broker()
+        answers = await self._engine.answers(broker.seek_questions(request, self._engine.now_us()))
+        broker = await self._engine.broker()
+        response = _serialised(broker.seek(request, answers, self._engine.now_us()))
+        self._engine.poke()
+        await self._engine.settled()
+        return response
 
     async def _publish(self, data: bytes, context: Context) -> bytes:
         request = parse(pb.PublishRequest, data)
@@ -214,7 +241,7 @@ class Service:
             await refuse_ack_ids(context, answer.undecided(request.ack_ids))
         if refused:
             log_refusals(operation, subscription.name, refused)
-            failed = {refusal.ack_id: answer.PERMANENT for refusal in refused}
+            failed = {refusal.ack_id: answer.result_of(refusal.standing) for refusal in refused}
             found = answer.answer(request.ack_ids, failed, self._policy)
             assert found is not None
             await refuse_ack_ids(context, found)
@@ -224,8 +251,9 @@ class Service:
         request = parse(pb.PullRequest, data)
         broker = await self._engine.broker()
         pulled = Pulled()
-        caller = broker.caller(client_name(context), self._engine.now_us())
-        consumer = pulled.consumer = broker.open_pull(request, caller, pulled)
+        now_us = self._engine.now_us()
+        caller = broker.caller(client_name(context), now_us)
+        consumer = pulled.consumer = broker.open_pull(request, caller, now_us, pulled)
         self._engine.poke()
         self._pulls.add(pulled)
         try:
@@ -245,7 +273,9 @@ class Service:
             if pulled.outcome.done() and not pulled.outcome.cancelled():
                 pulled.outcome.exception()  # a caller that has gone does not ask for it
         delivery = pulled.outcome.result() if pulled.outcome.done() else None
-        return responses.received_messages(delivery.leases, delivery.datas) if delivery else _EMPTY
+        if delivery is None:
+            return _EMPTY
+        return responses.received_messages(delivery.leases, delivery.datas, delivery.attempts)
 
 
 def _patience(context: Context) -> float:

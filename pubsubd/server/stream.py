@@ -24,6 +24,7 @@ import grpc
 
 from pubsubd.broker import Broker, Consumer, Delivery, Refusal
 from pubsubd.engine.engine import Engine, NotSettled
+from pubsubd.eod.machine import Standing
 from pubsubd.model import errors, limits
 from pubsubd.model.errors import PubsubError
 from pubsubd.model.requests import check_streaming_pull_later
@@ -250,7 +251,7 @@ class Stream:
         if deadline_us - self._engine.now_us() < useful_us:
             # It waited too long behind a client that did not read. Nobody could make use of it: let it lapse.
             return
-        received = responses.received_messages(delivery.leases, delivery.datas)
+        received = responses.received_messages(delivery.leases, delivery.datas, delivery.attempts)
         await self._context.write(received + self._properties)
 
     def _properties_now(self) -> bytes:
@@ -297,11 +298,12 @@ class Streams:
                 await asyncio.wait(tasks, timeout=limits.CLOSE_STREAMS_SECONDS_MAX)
 
 
-def _sorted_out(
-    ack_ids: Sequence[str], refused: Sequence[Refusal], settled: bool
-) -> tuple[list[str], list[str], list[str]]:
-    invalid = {refusal.ack_id: None for refusal in refused}
-    good = [ack_id for ack_id in dict.fromkeys(ack_ids) if ack_id not in invalid]
+def _sorted_out(ack_ids: Sequence[str], refused: Sequence[Refusal], settled: bool) -> responses.Outcomes:
     if not settled:
-        return [], [], list(dict.fromkeys(ack_ids))
-    return good, list(invalid), []
+        return responses.Outcomes([], failed_for_now=list(dict.fromkeys(ack_ids)))
+    standings = {refusal.ack_id: refusal.standing for refusal in refused}
+    return responses.Outcomes(
+        [ack_id for ack_id in dict.fromkeys(ack_ids) if ack_id not in standings],
+        [ack_id for ack_id, standing in standings.items() if standing is not Standing.UNORDERED],
+        unordered=[ack_id for ack_id, standing in standings.items() if standing is Standing.UNORDERED],
+    )

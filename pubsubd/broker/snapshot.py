@@ -1,0 +1,110 @@
+"""A snapshot: which messages of a topic its subscription had not acknowledged, and all that come later."""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Mapping, Set
+from typing import TYPE_CHECKING
+
+from pubsubd.broker.effects import SnapshotRow
+from pubsubd.model.snapshots import expire_time_us
+from pubsubd.wire import pb
+
+if TYPE_CHECKING:
+    from pubsubd.broker.topic import Topic
+
+_VERSION = 1
+_HEAD = struct.Struct("<B?qqqqqHII")
+
+
+class Snapshot:
+    def __init__(
+        self,
+        snapshot_id: int,
+        topic: Topic,
+        resource: pb.Snapshot,
+        cursor: int,
+        owed: Mapping[int, int],
+        finished: Set[int],
+        filter_text: str,
+        ordered: bool,
+        last_id: int,
+        created_us: int,
+        expire_us_max: int,
+        seq: int,
+    ) -> None:
+        """Unacknowledged is everything above `cursor` but `finished`, and below it `owed`.
+
+        `owed` maps message ids to the hashes of their ordering keys. Of messages up to `last_id` only those
+        that match `filter_text` count. `seq` is the number of the journal's event of its creation.
+        """
+        self.snapshot_id = snapshot_id
+        self.topic = topic
+        self.resource = resource
+        self.cursor = cursor
+        self.owed = owed
+        self.finished = finished
+        self.filter = filter_text
+        self.ordered = ordered
+        self.last_id = last_id
+        self.created_us = created_us
+        self.expire_us_max = expire_us_max
+        self.seq = seq
+        self.timer_us: int | None = None
+
+    @property
+    def name(self) -> str:
+        name: str = self.resource.name
+        return name
+
+    def low_water(self) -> int:
+        """No message with a smaller id belongs to it."""
+        return min(self.cursor + 1, min(self.owed, default=self.cursor + 1))
+
+    def next_event_us(self) -> int | None:
+        """It goes after this moment."""
+        return expire_time_us(self.resource)
+
+    def row(self) -> SnapshotRow:
+        text = self.filter.encode()
+        state = b"".join(
+            (
+                _HEAD.pack(
+                    _VERSION, self.ordered, self.cursor, self.last_id, self.created_us, self.expire_us_max,
+                    self.seq, len(text), len(self.owed), len(self.finished),
+                ),
+                text,
+                array("q", self.owed).tobytes(),
+                array("q", self.owed.values()).tobytes(),
+                array("q", sorted(self.finished)).tobytes(),
+            )
+        )  # fmt: skip
+        resource: bytes = self.resource.SerializeToString()
+        return SnapshotRow(self.snapshot_id, self.topic.topic_id, self.name, resource, state)
+
+    @classmethod
+    def of_row(cls, row: SnapshotRow, topic: Topic) -> Snapshot:
+        version, ordered, cursor, last_id, created_us, expire_us_max, seq, text_bytes, owed, finished = (
+            _HEAD.unpack_from(row.state)
+        )
+        if version != _VERSION:
+            raise ValueError(f"snapshot version {version} is not {_VERSION}")
+        at = _HEAD.size
+        text = row.state[at : at + text_bytes].decode()
+        column: array[int] = array("q")
+        column.frombytes(row.state[at + text_bytes :])
+        return cls(
+            row.snapshot_id,
+            topic,
+            pb.Snapshot.FromString(row.resource),
+            cursor,
+            dict(zip(column[:owed], column[owed : 2 * owed], strict=True)),
+            set(column[2 * owed : 2 * owed + finished]),
+            text,
+            ordered,
+            last_id,
+            created_us,
+            expire_us_max,
+            seq,
+        )

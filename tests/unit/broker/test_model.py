@@ -22,6 +22,7 @@ from pubsubd.broker.clients import Clients
 from pubsubd.broker.consumer import Consumer
 from pubsubd.broker.effects import Delivery, Effects
 from pubsubd.broker.entry import unpack_chunk
+from pubsubd.broker.questions import ReadTimes
 from pubsubd.broker.subscription import Refusal, Subscription
 from pubsubd.eod import lease as lease_module
 from pubsubd.eod.ack_id import AckIds
@@ -30,7 +31,7 @@ from pubsubd.model import errors, limits
 from pubsubd.model.events import Event, Kind, Result
 from pubsubd.wire import pb
 from tests.unit.broker.model import Id, Is, Model, Sub
-from tests.unit.broker.world import SECOND, Shell, World, answer_read, check, restored, states
+from tests.unit.broker.world import SECOND, Shell, World, answer_read, answered, check, restored, states
 from tests.unit.eod.hypothesis_settings import QUICK, THOROUGH
 
 TOPICS = ["projects/p/topics/orders", "projects/p/topics/invoices"]
@@ -249,7 +250,7 @@ class Machine(RuleBasedStateMachine):
             request = pb.PullRequest(subscription=name, max_messages=chance.one([1, 2, 100]))
             shell = StreamShell()
             shell.once = True
-            self.pulls.append(self.broker.open_pull(request, self.world.caller(), shell))
+            self.pulls.append(self.broker.open_pull(request, self.world.caller(), self.world.now_us, shell))
 
     def set_ready(self, chance: Chance) -> None:
         for consumer in self.streams:
@@ -428,7 +429,7 @@ class Machine(RuleBasedStateMachine):
             if chance.one([True, True, True, False]):
                 self._answer(at)
             else:
-                self.broker.read_failed(self.world.reads.pop(at))
+                self.broker.read_failed(self.world.reads.pop(at), self.world.now_us)
 
     def _begin(self, checkpoint: bool = False, commit_us: int = 0) -> None:
         self.world.commit_us = commit_us
@@ -461,7 +462,10 @@ class Machine(RuleBasedStateMachine):
 
     def _answer(self, at: int) -> None:
         read = self.world.reads.pop(at)
-        self.broker.loaded(read, answer_read(self.world.store, read))
+        if isinstance(read, ReadTimes):
+            self.broker.found(read, answered(self.world.store, read.question), self.world.now_us)
+        else:
+            self.broker.loaded(read, answer_read(self.world.store, read))
 
     # -- what must hold ------------------------------------------------------------------------------------
 
@@ -567,8 +571,9 @@ def matches(broker: Broker, model: Model, now_us: int = 0) -> None:
 def _matches(subscription: Subscription, sub: Sub, now_us: int) -> None:
     assert sub.sub_id == subscription.sub_id
     assert (sub.exactly_once, sub.detached) == (subscription.exactly_once, subscription.detached)
-    assert sub.owed == subscription.owed
-    waiting = dict(subscription._waiting)
+    waiting = {
+        number: (one.generation, one.attempt) for number, one in subscription.backlog.waiting.items()
+    }
     leased = {}
     for lease in subscription.leases:
         if lease.deadline_us < now_us:

@@ -29,11 +29,15 @@ PROJECT = "projects/bench"
 CALL_SECONDS_MAX = 60.0
 STREAM_ACK_DEADLINE_SECONDS = 60
 MESSAGE_BYTES_MAX = 64 * 1024 * 1024
+METADATA_BYTES_MAX = 1024 * 1024
 OPTIONS = [
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
     ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
     # Without it all channels to one address would share one connection.
     ("grpc.use_local_subchannel_pool", 1),
+    # The results of a refused Acknowledge travel in trailers, one for each ack id.
+    ("grpc.max_metadata_size", METADATA_BYTES_MAX),
+    ("grpc.absolute_max_metadata_size", METADATA_BYTES_MAX),
 ]
 # Publish requests are packed once and sent again and again; a few different ones keep a compressing or
 # deduplicating store honest.

@@ -149,3 +149,5 @@ def _add_latencies(run: Run, when: str, latencies: Latencies) -> None:
         value = percentile(latencies.seconds, share) * 1e3
         add("seek", f"another subscription's {name}, {when}", "ms", "pubsubd", value)
     add("seek", f"another subscription's max, {when}", "ms", "pubsubd", latencies.seconds[-1] * 1e3)
+    late = percentile(latencies.late, 0.99) * 1e3
+    add("seek", f"p99 of sending later than planned, {when}", "ms", "pubsubd", late)

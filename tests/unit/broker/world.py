@@ -7,16 +7,17 @@ them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pubsubd.broker.broker import Broker, Caller
 from pubsubd.broker.consumer import Consumer
-from pubsubd.broker.effects import Delivery, Effects, SubscriptionRow, TopicRow
+from pubsubd.broker.effects import Delivery, Effects, SnapshotRow, SubscriptionRow, TopicRow
 from pubsubd.broker.entry import Chunk, Entry, chunks, unpack_chunk
 from pubsubd.broker.oplog import blob
+from pubsubd.broker.questions import Found, Question, Read, ReadMessages, ReadRange, ReadTimes
 from pubsubd.broker.saved import Saved
-from pubsubd.broker.subscription import ReadMessages, ReadRange, Refusal, Subscription
+from pubsubd.broker.subscription import Refusal, Subscription
 from pubsubd.eod.endings import EndingRow
 from pubsubd.eod.lease import Lease
 from pubsubd.journal.journal import Journal
@@ -31,6 +32,7 @@ from tests.unit.storage.fake_store import FakeStore
 PROJECT = "projects/p"
 TOPIC = "projects/p/topics/orders"
 SUBSCRIPTION = "projects/p/subscriptions/billing"
+SNAPSHOT = "projects/p/snapshots/before"
 START_US = 1_800_000_000_000_000
 SECOND = limits.SECOND_US
 
@@ -77,6 +79,7 @@ def restored(store: FakeStore, journal: bool = True) -> Broker:
     saved = Saved(
         [TopicRow(topic_id, name, bool(deleted), data) for topic_id, name, deleted, data in loaded.topics],
         [SubscriptionRow(*row) for row in loaded.subscriptions],
+        [SnapshotRow(*row) for row in loaded.snapshots],
         [EndingRow(*row) for row in loaded.endings],
         loaded.oplog,
     )
@@ -94,6 +97,18 @@ def answer_read(store: FakeStore, read: ReadRange | ReadMessages) -> list[Entry]
     return [entry for row in rows for entry in unpack_chunk(row) if entry.message_id in read.message_ids]
 
 
+def answered(store: FakeStore, question: Question) -> Found:
+    """What the engine answers to a question."""
+    topic_id, after_id, before_us, matches = question
+    rows = store.range_rows(topic_id, after_id, 2**62, 2**62)
+    entries = [entry for row in rows for entry in unpack_chunk(row) if entry.message_id > after_id]
+    before_id = max([one.message_id for one in entries if one.publish_us < before_us], default=0)
+    for entry in entries:
+        if entry.publish_us >= before_us and (matches is None or matches(entry.data)):
+            return Found(before_id, entry.message_id, entry.publish_us)
+    return Found(before_id, 0, 0)
+
+
 class World:
     def __init__(self, journal: bool = True, trim_rows: int = 1_000_000) -> None:
         self.store = FakeStore(trim_rows)
@@ -105,7 +120,7 @@ class World:
         self.flying: Effects | None = None
         self._flying_commit: Commit | None = None
         self._flying_message_id = 0
-        self.reads: list[ReadRange | ReadMessages] = []
+        self.reads: list[Read] = []
         self.refused: list[Refusal] = []
 
     # -- what the engine does ------------------------------------------------------------------------------
@@ -125,8 +140,9 @@ class World:
         """The commit succeeded: what depended on it is said."""
         assert self.flying is not None and self._flying_commit is not None
         effects, self.flying = self.flying, None
-        self.store.apply(self._flying_commit)
+        oldest_us = self.store.apply(self._flying_commit)
         self.broker.committed(self._flying_message_id)
+        self.broker.trimmed(oldest_us, self.now_us)
         for delivery in effects.deliveries:
             delivery.consumer.shell.deliver(delivery)
         for consumer, error in effects.closed:
@@ -174,7 +190,10 @@ class World:
         """Storage answers what it was asked; how much that was."""
         reads, self.reads = self.reads, []
         for read in reads:
-            self.broker.loaded(read, answer_read(self.store, read))
+            if isinstance(read, ReadTimes):
+                self.broker.found(read, answered(self.store, read.question), self.now_us)
+            else:
+                self.broker.loaded(read, answer_read(self.store, read))
         return len(reads)
 
     def commit_of(self, effects: Effects, checkpoint: bool) -> Commit:
@@ -191,11 +210,13 @@ class World:
             topics_gone=[topic_id for topic_id, row in effects.topics.items() if row is None],
             subscriptions=[row for row in effects.subscriptions.values() if row is not None],
             subscriptions_gone=[sub_id for sub_id, row in effects.subscriptions.items() if row is None],
+            snapshots=[row for row in effects.snapshots.values() if row is not None],
+            snapshots_gone=[snapshot_id for snapshot_id, row in effects.snapshots.items() if row is None],
             endings=effects.endings,
             endings_kept_from_us=self.now_us - limits.ENDING_KEPT_US,
             journal=append.row if append else None,
             journal_details=append.details if append else (),
-            trims={topic_id: (through_id, 2**62) for topic_id, through_id in effects.trims.items()},
+            trims=dict(effects.trims),
         )
 
     # -- what clients do -----------------------------------------------------------------------------------
@@ -232,8 +253,26 @@ class World:
         )
         self.broker.update_subscription(request, self.now_us)
 
-    def publish(self, *datas: bytes, topic: str = TOPIC) -> list[int]:
-        request = pb.PublishRequest(topic=topic, messages=[pb.PubsubMessage(data=data) for data in datas])
+    def update(self, name: str = SUBSCRIPTION, clear: Sequence[str] = (), **fields: object) -> None:
+        """Set some properties of a subscription, and give those in `clear` up."""
+        request = pb.UpdateSubscriptionRequest(
+            subscription=pb.Subscription(name=name, **fields),
+            update_mask=pb.FieldMask(paths=[*fields, *clear]),
+        )
+        self.broker.update_subscription(request, self.now_us)
+
+    def publish(
+        self,
+        *datas: bytes,
+        topic: str = TOPIC,
+        ordering_key: str = "",
+        attributes: Mapping[str, str] | None = None,
+    ) -> list[int]:
+        """One request, whose messages share their ordering key and their attributes."""
+        messages = [
+            pb.PubsubMessage(data=data, ordering_key=ordering_key, attributes=attributes) for data in datas
+        ]
+        request = pb.PublishRequest(topic=topic, messages=messages)
         ids = self.broker.publish(request, request.ByteSize(), self.caller("publisher"), self.now_us)
         return [int(message_id) for message_id in ids]
 
@@ -249,7 +288,7 @@ class World:
 
     def open_pull(self, name: str = SUBSCRIPTION, max_messages: int = 1000) -> Consumer:
         request = pb.PullRequest(subscription=name, max_messages=max_messages)
-        return self.broker.open_pull(request, self.caller(), Shell())
+        return self.broker.open_pull(request, self.caller(), self.now_us, Shell())
 
     def close_stream(self, consumer: Consumer) -> None:
         self.broker.close_stream(consumer, self.now_us)
@@ -283,7 +322,46 @@ class World:
     def nack(self, ack_ids: Iterable[str], name: str = SUBSCRIPTION) -> list[str]:
         return self.modify_ack_deadline(ack_ids, 0, name)
 
+    def seek_to_time(self, time_us: int, name: str = SUBSCRIPTION) -> None:
+        seconds, fraction_us = divmod(time_us, SECOND)
+        self._seek(
+            pb.SeekRequest(subscription=name, time=pb.Timestamp(seconds=seconds, nanos=1000 * fraction_us))
+        )
+
+    def seek_to_snapshot(self, snapshot: str = SNAPSHOT, name: str = SUBSCRIPTION) -> None:
+        self._seek(pb.SeekRequest(subscription=name, snapshot=snapshot))
+
+    def _seek(self, request: pb.SeekRequest) -> None:
+        questions = self.broker.seek_questions(request, self.now_us)
+        self.broker.seek(request, self.answers(questions), self.now_us)
+
+    def create_snapshot(self, snapshot: str = SNAPSHOT, name: str = SUBSCRIPTION) -> pb.Snapshot:
+        request = pb.CreateSnapshotRequest(name=snapshot, subscription=name)
+        questions = self.broker.snapshot_questions(request, self.now_us)
+        return self.broker.create_snapshot(request, self.answers(questions), "unique", self.now_us)
+
+    def answers(self, questions: Iterable[Question]) -> list[Found]:
+        """What storage says to what a command asks before it is given."""
+        return [answered(self.store, question) for question in questions]
+
     # -- what became durable -------------------------------------------------------------------------------
+
+    def owed(self, name: str = SUBSCRIPTION) -> list[int]:
+        """Every message that is not finished, found in what is stored and not in any count."""
+        subscription = self.subscription(name)
+        topic_id, backlog = subscription.topic.topic_id, subscription.backlog
+        rows = self.store.range_rows(topic_id, 0, 2**62, 2**62)
+        entries = {entry.message_id: entry for row in rows for entry in unpack_chunk(row)}
+        for effects in (self.flying, self.broker.ledger.now):
+            if effects is not None:
+                entries |= {entry.message_id: entry for entry in effects.messages.get(topic_id, ())}
+        fresh = [
+            entry.message_id
+            for entry in backlog._accepted([entries[message_id] for message_id in sorted(entries)])
+            if entry.message_id > backlog.cursor and entry.message_id not in backlog.carried
+        ]
+        below = [*subscription.leases.by_message, *backlog.waiting, *dict(backlog.parked_messages())]
+        return sorted({*fresh, *below})
 
     def events(self, *kinds: Kind) -> list[Event]:
         """The journal, or what it holds of some kinds."""
@@ -296,8 +374,15 @@ def state_of(subscription: Subscription) -> dict[str, object]:
     return {
         "resource": subscription.resource.SerializeToString(deterministic=True),
         "cursor": subscription.cursor,
-        "owed": subscription.owed,
-        "waiting": dict(sorted(subscription._waiting.items())),
+        "waiting": {
+            message_id: (one.generation, one.attempt, one.okey, one.ready_us, one.collateral, one.unchecked)
+            for message_id, one in sorted(subscription.backlog.waiting.items())
+        },
+        "parked": sorted(subscription.backlog.parked_messages()),
+        "carried": sorted(subscription.backlog.carried),
+        "epochs": (subscription._epochs, subscription.backlog.first_generation, subscription._generation_max),
+        "past": (subscription.backlog.past_through_id, subscription._past_filter),
+        "offsets": dict(sorted(subscription._offsets.items())),
         "leases": {
             lease.message_id: (
                 lease.generation, lease.attempt, lease.deadline_us, lease.delivered_us, lease.ack_id,
@@ -305,7 +390,7 @@ def state_of(subscription: Subscription) -> dict[str, object]:
             )
             for lease in sorted(subscription.leases, key=lambda lease: lease.message_id)
         },
-        "endings": (dict(subscription.endings._nacked), dict(subscription.endings._acked)),
+        "endings": (dict(subscription.endings._nacked), dict(subscription.endings._finished)),
     }  # fmt: skip
 
 
@@ -320,23 +405,13 @@ def check(broker: Broker) -> None:
 
 
 def check_subscription(subscription: Subscription) -> None:
-    leases, waiting = subscription.leases, subscription._waiting
-    leases.check_invariants()
-    assert not waiting.keys() & leases.by_message.keys()
-    assert all(message_id <= subscription.cursor for message_id in (*waiting, *leases.by_message))
-    assert subscription.owed >= len(leases) + len(waiting)
-    # A waiting message is in the heap, staged, or asked of storage; or nothing would ever deliver it.
-    staged = {pick.entry.message_id for pick in subscription._staged}
-    if not subscription._reading_messages:
-        assert waiting.keys() <= staged | set(subscription._returned)
+    subscription.check_invariants()
+    leases = subscription.leases
     for consumer in subscription.consumers:
         held = [lease for lease in leases if lease.holder is consumer]
         assert consumer.outstanding_messages == len(held)
         assert consumer.outstanding_bytes == sum(lease.size for lease in held)
     assert subscription.ready.keys() <= subscription.consumers.keys()
-    ahead = [entry.message_id for entry in subscription._ahead]
-    assert ahead == sorted(set(ahead))
-    assert all(message_id > subscription.cursor for message_id in ahead)
 
 
 def numbered(count: int, size: int = 1) -> Sequence[bytes]:

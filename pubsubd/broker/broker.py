@@ -488,7 +488,7 @@ class Broker:
         )
         subscription.used(now_us)
         self._add_snapshot(snapshot)
-        self._snapshot_changed(snapshot, "created", now_us)
+        self._snapshot_changed(snapshot, "created", now_us, subscription.sub_id)
         return snapshots.shown_snapshot(resource, topic.deleted)
 
     def get_snapshot(self, request: pb.GetSnapshotRequest) -> pb.Snapshot:
@@ -719,6 +719,8 @@ class Broker:
         """`consumer` gets nothing more."""
         subscription = consumer.subscription
         subscription.close_consumer(consumer)
+        if not self._has(subscription):
+            return  # deleted, or replaced after a failed commit
         if subscription.ready:
             self._awake[subscription] = None  # keys that were its may go to others now
         if not subscription.consumers:
@@ -970,9 +972,10 @@ class Broker:
         topic_id = subscription.topic.topic_id
         self._config("subscription", change, subscription.resource, topic_id, subscription.sub_id, now_us)
 
-    def _snapshot_changed(self, snapshot: Snapshot, change: str, now_us: int) -> None:
+    def _snapshot_changed(self, snapshot: Snapshot, change: str, now_us: int, sub_id: int = 0) -> None:
+        """`sub_id`: of which subscription it was taken, so that the journal tells what it holds."""
         self.ledger.now.snapshots[snapshot.snapshot_id] = snapshot.row()
-        self._config("snapshot", change, snapshot.resource, snapshot.topic.topic_id, 0, now_us)
+        self._config("snapshot", change, snapshot.resource, snapshot.topic.topic_id, sub_id, now_us)
 
     def _config(self, what: str, change: str, resource: Any, topic_id: int, sub_id: int, now_us: int) -> None:
         if self.ledger.journal:

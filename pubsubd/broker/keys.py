@@ -62,6 +62,7 @@ class Keys:
     ) -> None:
         self.queued = 0  # messages in queues
         self.held: set[int] = set()  # messages that something else is done with before they can go
+        self.going: set[int] = set()  # given to somebody, and their leases are about to be granted
         self._leases = leases
         self._waiting = waiting
         self._wake = wake
@@ -90,9 +91,9 @@ class Keys:
 
     def first(self, key: Key) -> int:
         """The oldest outstanding message of `key`; 0 without one."""
-        leased, leases, at = key.leased, self._leases, key.at
+        leased, leases, going, at = key.leased, self._leases, self.going, key.at
         end = len(leased)
-        while at < end and leased[at] not in leases:
+        while at < end and leased[at] not in leases and leased[at] not in going:
             at += 1
         if at == end or at >= _COMPACT_MIN:
             del leased[:at]
@@ -103,13 +104,13 @@ class Keys:
 
     def may_go(self, key: Key, consumer: Consumer, now_us: int) -> bool:
         """Whether `consumer` may get the next message of `key`, as far as other messages are concerned."""
+        owner = key.owner
+        if owner is consumer and not key.sealed:
+            return True
         if now_us > key.until_us and not self.first(key):
             return True
         if key.sealed:
             return False
-        owner = key.owner
-        if owner is consumer:
-            return True
         if owner is not None and self._is_open(owner):
             return False
         return bool(key.owner_name) and key.owner_name == consumer.name and not consumer.once
@@ -132,6 +133,7 @@ class Keys:
     def given(self, key: Key, consumer: Consumer, message_id: int) -> None:
         """`consumer` gets `message_id`, whose lease is granted before anything else happens to the key."""
         key.leased.append(message_id)
+        self.going.add(message_id)
         if key.owner is not consumer:
             key.owner = consumer
             key.owner_name = "" if consumer.once else consumer.name

@@ -667,8 +667,11 @@ class Subscription:
         self._expire_at_us = now_us + limits.RETENTION_STEP_US
 
     def _drop_through(self, through_id: int, cut_us: int, now_us: int) -> bool:
+        gone = {one: waiting for one, waiting in self.backlog.waiting.items() if one <= through_id}
         if not self.backlog.drop_through(through_id, now_us):
             return False
+        for message_id, waiting in gone.items():
+            self._remember_purged(message_id, waiting, now_us)
         if self._offsets:
             self._offsets = {
                 one: offset
@@ -691,6 +694,7 @@ class Subscription:
         purged.update([one for one, _ in backlog.parked_messages() if one <= boundary_id])
         if floor_id is not None and max(boundary_id, floor_id) < backlog.cursor:
             cursor = max(boundary_id, floor_id)
+            self._set_past(0, "")
             self._move(cursor, purged, {}, [], True, now_us)
         else:
             cursor = max(boundary_id, backlog.cursor)
@@ -709,8 +713,8 @@ class Subscription:
         }
         there = {*self.leases.by_message, *backlog.waiting, *parked}
         restored = {one: okey for one, okey in owed.items() if one not in there}
-        if snapshot.filter != self.resource.filter:
-            self._set_past(snapshot.last_id, snapshot.filter)
+        is_same = snapshot.filter == self.resource.filter
+        self._set_past(snapshot.last_id, "" if is_same else snapshot.filter)
         self._move(cursor, purged, restored, sorted(finished), True, now_us)
 
     def _is_unfinished(self, message_id: int) -> bool:
@@ -721,6 +725,11 @@ class Subscription:
         self._past_filter = text
         self.backlog.past_through_id = through_id
         self.backlog.past_matches = _on_data(_compiled(text))
+
+    def _remember_purged(self, message_id: int, waiting: Waiting, now_us: int) -> None:
+        generation = waiting.generation
+        if not waiting.unchecked and self.endings.of(message_id, generation) is None:
+            self._remember(message_id, generation, Ending.PURGED, now_us)
 
     def _move(
         self,
@@ -737,8 +746,10 @@ class Subscription:
         self.leases.end(leases)
         for lease in leases:
             self._remember(lease.message_id, lease.generation, Ending.PURGED, now_us)
-        for message_id in purged:
-            backlog.waiting.pop(message_id, None)
+        for message_id in sorted(purged):
+            waiting = backlog.waiting.pop(message_id, None)
+            if waiting is not None:
+                self._remember_purged(message_id, waiting, now_us)
             self._offsets.pop(message_id, None)
         for waiting in backlog.waiting.values():
             if not waiting.collateral:
@@ -794,7 +805,10 @@ class Subscription:
             backlog.unmatched = []
         if backlog.is_overdue:
             self._look_for_expired(now_us)
-        return [self._grant(hand, boot, now_us, commit_us) for hand in hands]
+        deliveries = [self._grant(hand, boot, now_us, commit_us) for hand in hands]
+        if backlog.keys is not None:
+            backlog.keys.going.clear()
+        return deliveries
 
     def _record_parked(self) -> None:
         parked = self.backlog.parked
@@ -990,7 +1004,7 @@ class Subscription:
             consumer.subscription = self
             consumer.outstanding_messages = consumer.outstanding_bytes = 0
             self.consumers[consumer] = None
-        self.ready = old.ready
+        self.ready = dict(old.ready)
         find = old.leases.by_ack_id.get
         for lease in self.leases:
             before = find(lease.ack_id)

@@ -1,4 +1,4 @@
-"""Each refused ack id is one line in the log, with its reason: it is what people look for when acks fail."""
+"""Refused ack ids are lines in the log, with their reasons: it is what people look for when acks fail."""
 
 from __future__ import annotations
 
@@ -8,13 +8,17 @@ from collections.abc import Sequence
 from pubsubd.broker import Refusal
 from pubsubd.eod.machine import REASONS
 
+_LINES_MAX = 10
+
 _log = logging.getLogger("pubsubd.acks")
 
 
 def log_refusals(operation: str, subscription: str, refused: Sequence[Refusal]) -> None:
     if not _log.isEnabledFor(logging.INFO):
         return
-    for ack_id, standing, token in refused:
+    if len(refused) > _LINES_MAX:
+        _log.info("%s refused on %s: %d ack ids, the first of them:", operation, subscription, len(refused))
+    for ack_id, standing, token in refused[:_LINES_MAX]:
         if token is None:
             _log.info(
                 "%s refused on %s: ack_id=%.80r: %s", operation, subscription, ack_id, REASONS[standing]

@@ -24,7 +24,7 @@ def test_what_was_never_added_has_no_ending(endings: Endings) -> None:
 
 
 def test_a_finished_message_without_an_entry_was_acked_by_its_first_generation(endings: Endings) -> None:
-    assert endings.acked_generation(MESSAGE) == 1
+    assert endings.finishing_generation(MESSAGE) == 1
 
 
 def test_each_generation_has_its_own_ending(endings: Endings) -> None:
@@ -37,7 +37,7 @@ def test_each_generation_has_its_own_ending(endings: Endings) -> None:
         Ending.ACKED,
     ]
     assert endings.of(MESSAGE + 1, 1) is None
-    assert endings.acked_generation(MESSAGE) == 3
+    assert endings.finishing_generation(MESSAGE) == 3
     assert len(endings) == 2
 
 
@@ -46,7 +46,7 @@ def test_a_late_ack_replaces_the_nack_of_the_same_generation(endings: Endings) -
     endings.add(MESSAGE, 2, Ending.ACKED, NOW + 1)
 
     assert endings.of(MESSAGE, 2) is Ending.ACKED
-    assert endings.acked_generation(MESSAGE) == 2
+    assert endings.finishing_generation(MESSAGE) == 2
 
 
 def test_an_ending_is_known_for_as_long_as_a_client_may_ask(endings: Endings) -> None:
@@ -69,8 +69,8 @@ def test_a_forgotten_ack_is_taken_for_one_by_the_first_generation(endings: Endin
     endings.add(MESSAGE, 2, Ending.ACKED, NOW)
     endings.add(MESSAGE + 1, 2, Ending.ACKED, NOW + limits.ENDING_KEPT_US + 1)
 
-    assert endings.acked_generation(MESSAGE) == 1
-    assert endings.acked_generation(MESSAGE + 1) == 2
+    assert endings.finishing_generation(MESSAGE) == 1
+    assert endings.finishing_generation(MESSAGE + 1) == 2
 
 
 def test_the_oldest_are_forgotten_when_there_are_too_many(
@@ -81,7 +81,7 @@ def test_the_oldest_are_forgotten_when_there_are_too_many(
         endings.add(message_id, 2, Ending.ACKED, NOW)
 
     assert len(endings) == 3
-    assert [endings.acked_generation(message_id) for message_id in range(1, 6)] == [1, 1, 2, 2, 2]
+    assert [endings.finishing_generation(message_id) for message_id in range(1, 6)] == [1, 1, 2, 2, 2]
 
 
 def test_nacks_are_forgotten_before_acks(endings: Endings, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,6 +107,48 @@ def test_an_ending_given_anew_does_not_hold_up_the_forgetting(
     assert endings.of(3, 2) is Ending.NACKED
 
 
+@pytest.mark.parametrize("ending", [Ending.ACKED, Ending.PURGED])
+def test_the_generation_that_a_message_finished_with_is_known(endings: Endings, ending: Ending) -> None:
+    endings.add(MESSAGE, 2, ending, NOW)
+
+    assert [endings.of(MESSAGE, generation) for generation in (1, 2, 3)] == [None, ending, None]
+    assert endings.finishing_generation(MESSAGE) == 2
+
+
+def test_a_message_that_was_forwarded_was_so_for_every_generation(endings: Endings) -> None:
+    """But a nack that is repeated is told so."""
+    endings.add(MESSAGE, 2, Ending.NACKED, NOW)
+    endings.add(MESSAGE, 0, Ending.FORWARDED, NOW)
+
+    assert [endings.of(MESSAGE, generation) for generation in (1, 2, 3)] == [
+        Ending.FORWARDED,
+        Ending.NACKED,
+        Ending.FORWARDED,
+    ]
+    assert endings.of(MESSAGE + 1, 1) is None
+
+
+def test_a_message_that_came_back_ends_anew(endings: Endings) -> None:
+    endings.add(MESSAGE, 2, Ending.PURGED, NOW)
+    endings.add(MESSAGE, 4, Ending.ACKED, NOW + 1)
+
+    assert [endings.of(MESSAGE, generation) for generation in (2, 4)] == [None, Ending.ACKED]
+    assert endings.finishing_generation(MESSAGE) == 4
+    assert len(endings) == 1
+
+
+def test_without_an_entry_the_caller_says_which_generation_came_first(endings: Endings) -> None:
+    """After a seek that is not the first of all."""
+    assert endings.finishing_generation(MESSAGE, 5) == 5
+
+
+def test_all_entries_can_be_listed(endings: Endings) -> None:
+    endings.add(MESSAGE, 3, Ending.ACKED, NOW)
+    endings.add(MESSAGE, 1, Ending.NACKED, NOW)
+
+    assert list(endings) == [(MESSAGE, 1, Ending.NACKED), (MESSAGE, 3, Ending.ACKED)]
+
+
 @given(
     st.lists(
         st.tuples(
@@ -117,20 +159,30 @@ def test_an_ending_given_anew_does_not_hold_up_the_forgetting(
 )
 def test_whatever_is_within_its_time_is_known(steps: list[tuple[int, int, Ending, int]]) -> None:
     endings = Endings()
-    said: dict[tuple[int, int], tuple[Ending, int]] = {}
-    acked: set[int] = set()
+    nacked: dict[tuple[int, int], int] = {}
+    finished: dict[int, tuple[int, Ending, int]] = {}
     now_us = NOW
     for message_id, generation, ending, later_us in steps:
         now_us += later_us
-        if endings.of(message_id, endings.acked_generation(message_id)) is Ending.ACKED:
-            continue  # a message that was acked has no further endings
+        if message_id in finished:
+            continue  # it has no further endings
+        if ending is Ending.NACKED:
+            nacked[message_id, generation] = now_us
+        else:
+            nacked.pop((message_id, generation), None)
+            finished[message_id] = (generation, ending, now_us)
         endings.add(message_id, generation, ending, now_us)
-        said[message_id, generation] = (ending, now_us)
+    oldest_us = max([*nacked.values(), *[at_us for *_, at_us in finished.values()]], default=NOW)
+    oldest_us -= limits.ENDING_KEPT_US
 
-    for (message_id, generation), (ending, at_us) in said.items():
-        if at_us >= now_us - limits.ENDING_KEPT_US:
+    for (message_id, generation), at_us in nacked.items():
+        if at_us >= oldest_us:
+            assert endings.of(message_id, generation) is Ending.NACKED
+    for message_id, (generation, ending, at_us) in finished.items():
+        if at_us >= oldest_us:
             assert endings.of(message_id, generation) is ending
-        assert endings.of(message_id, generation) in (ending, None)
-    for message_id in range(1, 6):
-        acked = endings.acked_generation(message_id)
-        assert endings.of(message_id, acked) is Ending.ACKED or acked == 1
+            assert endings.finishing_generation(message_id) == generation
+        assert endings.finishing_generation(message_id) in (generation, 1)
+    said = {(*key, Ending.NACKED) for key in nacked}
+    said |= {(message_id, generation, ending) for message_id, (generation, ending, _) in finished.items()}
+    assert set(endings) <= said

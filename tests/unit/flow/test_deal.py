@@ -26,7 +26,9 @@ class Pile:
     def at_hand(self) -> int:
         return min(len(self.sizes) - self.next, self.at_hand_max)
 
-    def take(self, count: int, window_bytes: int, response_bytes: int, fresh: bool) -> tuple[list[int], int]:
+    def take(
+        self, consumer: Window, count: int, window_bytes: int, response_bytes: int, fresh: bool
+    ) -> tuple[list[int], int]:
         assert count > 0 and window_bytes > 0
         items: list[int] = []
         total = 0
@@ -246,3 +248,47 @@ def test_over_many_dealings_everybody_gets_the_same(count: int, consumers: int, 
             got[table.index(hand.consumer)] += len(hand.items)
 
     assert [got[seat] for seat in range(consumers)] == [10 * count] * consumers
+
+
+class Bound:
+    """Messages that are each for one consumer only, as those of an ordering key are."""
+
+    def __init__(self, owners: Sequence[Window]) -> None:
+        self.left = list(enumerate(owners))
+
+    def at_hand(self) -> int:
+        return len(self.left)
+
+    def take(
+        self, consumer: Window, count: int, window_bytes: int, response_bytes: int, fresh: bool
+    ) -> tuple[list[int], int]:
+        items = [item for item, owner in self.left if owner is consumer][:count]
+        self.left = [(item, owner) for item, owner in self.left if item not in items]
+        return items, len(items)
+
+
+def test_what_is_for_one_consumer_goes_to_nobody_else() -> None:
+    one, other = Window(), Window()
+
+    hands = deal(Bound([one] * 9 + [other]), [other, one], 0, WIDE)
+
+    assert {id(hand.consumer): hand.items for hand in hands} == {id(one): [*range(9)], id(other): [9]}
+
+
+def test_dealing_ends_when_what_is_left_is_for_nobody_who_is_there() -> None:
+    absent, present = Window(), Window()
+    source = Bound([absent, present, absent])
+
+    (hand,) = deal(source, [present], 0, WIDE)
+
+    assert hand.items == [1]
+    assert source.at_hand() == 2
+
+
+def test_a_full_owner_holds_up_nobody() -> None:
+    full, free = Window(1), Window()
+    full.outstanding_messages = 1
+
+    (hand,) = deal(Bound([full, free, full, free]), [full, free], 0, WIDE)
+
+    assert (hand.consumer, hand.items) == (free, [1, 3])

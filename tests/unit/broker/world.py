@@ -109,6 +109,22 @@ def answered(store: FakeStore, question: Question) -> Found:
     return Found(before_id, 0, 0)
 
 
+def owed(store: FakeStore, subscription: Subscription, effects: Iterable[Effects] = ()) -> list[int]:
+    """Messages that are not finished, among those in `store` and in the `effects` that are not there yet."""
+    topic_id, backlog = subscription.topic.topic_id, subscription.backlog
+    rows = store.range_rows(topic_id, 0, 2**62, 2**62)
+    entries = {entry.message_id: entry for row in rows for entry in unpack_chunk(row)}
+    for one in effects:
+        entries |= {entry.message_id: entry for entry in one.messages.get(topic_id, ())}
+    fresh = [
+        entry.message_id
+        for entry in backlog._accepted([entries[message_id] for message_id in sorted(entries)])
+        if entry.message_id > backlog.cursor and entry.message_id not in backlog.carried
+    ]
+    below = [*subscription.leases.by_message, *backlog.waiting, *dict(backlog.parked_messages())]
+    return sorted({*fresh, *below})
+
+
 class World:
     def __init__(self, journal: bool = True, trim_rows: int = 1_000_000) -> None:
         self.store = FakeStore(trim_rows)
@@ -348,20 +364,8 @@ class World:
 
     def owed(self, name: str = SUBSCRIPTION) -> list[int]:
         """Every message that is not finished, found in what is stored and not in any count."""
-        subscription = self.subscription(name)
-        topic_id, backlog = subscription.topic.topic_id, subscription.backlog
-        rows = self.store.range_rows(topic_id, 0, 2**62, 2**62)
-        entries = {entry.message_id: entry for row in rows for entry in unpack_chunk(row)}
-        for effects in (self.flying, self.broker.ledger.now):
-            if effects is not None:
-                entries |= {entry.message_id: entry for entry in effects.messages.get(topic_id, ())}
-        fresh = [
-            entry.message_id
-            for entry in backlog._accepted([entries[message_id] for message_id in sorted(entries)])
-            if entry.message_id > backlog.cursor and entry.message_id not in backlog.carried
-        ]
-        below = [*subscription.leases.by_message, *backlog.waiting, *dict(backlog.parked_messages())]
-        return sorted({*fresh, *below})
+        flying = [] if self.flying is None else [self.flying]
+        return owed(self.store, self.subscription(name), [*flying, self.broker.ledger.now])
 
     def events(self, *kinds: Kind) -> list[Event]:
         """The journal, or what it holds of some kinds."""

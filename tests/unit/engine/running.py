@@ -13,7 +13,7 @@ from pubsubd.broker.effects import Delivery
 from pubsubd.broker.subscription import Subscription
 from pubsubd.engine.engine import Engine, NotSettled
 from pubsubd.wire import pb
-from tests.unit.broker.world import SUBSCRIPTION, TOPIC, Shell
+from tests.unit.broker.world import SUBSCRIPTION, TOPIC, Shell, owed
 from tests.unit.engine.virtual import VirtualClock
 from tests.unit.storage.fake_store import FakeStore
 
@@ -99,14 +99,19 @@ class Running:
     async def open_pull(self) -> Shell:
         broker = await self.engine.broker()
         shell = Shell()
-        caller = broker.caller("python", self.engine.now_us())
-        broker.open_pull(pb.PullRequest(subscription=SUBSCRIPTION, max_messages=10), caller, shell)
+        now_us = self.engine.now_us()
+        request = pb.PullRequest(subscription=SUBSCRIPTION, max_messages=10)
+        broker.open_pull(request, broker.caller("python", now_us), now_us, shell)
         self.engine.poke()
         return shell
 
     async def subscription(self) -> Subscription:
         (found,) = (await self.engine.broker()).subscriptions()
         return found
+
+    async def owed(self) -> list[int]:
+        """What is not finished, of what is stored."""
+        return owed(self.store, await self.subscription())
 
     @property
     def now(self) -> float:

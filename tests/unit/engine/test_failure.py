@@ -15,7 +15,7 @@ from pubsubd.engine.engine import Engine, Left, NotSettled
 from pubsubd.model import limits
 from pubsubd.storage.store import Commit, StorageFailed
 from pubsubd.wire import pb
-from tests.unit.broker.world import SUBSCRIPTION, check, restored, states
+from tests.unit.broker.world import SUBSCRIPTION, check, owed, restored, states
 from tests.unit.engine.running import Running, outcome, running
 from tests.unit.engine.test_commit import ticks
 from tests.unit.engine.virtual import VirtualClock, virtual
@@ -31,9 +31,9 @@ class Noting(FakeStore):
         super().__init__()
         self.tried: list[float] = []
 
-    async def commit(self, commit: Commit) -> None:
+    async def commit(self, commit: Commit) -> dict[int, int | None]:
         self.tried.append(asyncio.get_running_loop().time())
-        await super().commit(commit)
+        return await super().commit(commit)
 
 
 @virtual
@@ -67,7 +67,7 @@ async def test_the_state_is_what_was_last_committed() -> None:
         assert states(broker) == before == states(restored(engine.store))
         check(broker)
         assert await engine.acknowledge(shell.ack_ids[:1]) == []
-        assert (await engine.subscription()).owed == 1
+        assert await engine.owed() == [2]
 
 
 @virtual
@@ -79,7 +79,7 @@ async def test_a_commit_that_failed_and_is_there_is_believed() -> None:
         engine.store.failing_commits, engine.store.fails_after_writing = 1, True
         assert await outcome(engine.acknowledge(shell.ack_ids)) == FAILED
 
-        assert (await engine.subscription()).owed == 0
+        assert await engine.owed() == []
         assert await engine.acknowledge(shell.ack_ids) == []
         await asyncio.sleep(60)
         assert shell.message_ids == [1]
@@ -302,12 +302,23 @@ async def test_a_stop_commits_what_is_left_and_says_goodbye() -> None:
         left = await stopped(engine)
 
         assert await answered == "OK"
-        assert left == Left(owed=1, leased=0, subscriptions=1)
+        assert left == Left(leased=0, waiting=0, subscriptions=1)
         last = engine.store.commits[-1]
         assert (last.clean, last.oplog_is_checkpoint) == (True, True)
         again = engine.store.reopened()
         assert again.was_clean
-        assert [one.owed for one in restored(again).subscriptions()] == [1]
+        assert [owed(again, one) for one in restored(again).subscriptions()] == [[2]]
+
+
+@virtual
+async def test_a_stop_says_what_is_outstanding_and_what_waits() -> None:
+    async with running() as engine:
+        shell = await engine.open_stream(asks_again=False, max_outstanding_messages=3)
+        await engine.publish(b"a", b"b", b"c", b"d")
+        await ticks()
+        await engine.modify_ack_deadline(shell.ack_ids[:1], 0)
+
+        assert await stopped(engine) == Left(leased=2, waiting=1, subscriptions=1)
 
 
 @virtual
@@ -319,7 +330,8 @@ async def test_a_stop_waits_for_the_commit_that_is_being_written() -> None:
         left = await stopped(engine)
 
         assert await publish == [1]
-        assert left.owed == 1
+        assert left == Left(leased=0, waiting=0, subscriptions=1)
+        assert await engine.owed() == [1]
 
 
 @virtual
@@ -331,7 +343,7 @@ async def test_a_stop_on_a_full_disk_ends_and_tells_who_waits() -> None:
         left = await stopped(engine)
 
         assert await publish == FAILED
-        assert left == Left(owed=0, leased=0, subscriptions=1)
+        assert left == Left(leased=0, waiting=0, subscriptions=1)
         assert not engine.store.reopened().was_clean
 
 

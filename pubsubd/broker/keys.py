@@ -7,7 +7,7 @@ only one that can go next.
 
 A key is *busy* while a message of it is leased, or collateral (its lease is void and its deadline not over).
 A busy key goes on only with the stream that has it, or, once that stream has ended, with one of the same
-client_id; a Pull gets all it can in one response and nothing more until that is finished. So no two clients
+client_id; a Pull gets all it can in one response and nothing more until no lease of that is left. So no two clients
 ever work on one key at once. A key that is not busy is free: whoever asks first gets it.
 
 Keys from whose queue something can be taken are *offered*, by who may take it, so that a consumer looks at no
@@ -254,7 +254,12 @@ class Keys:
             self.arrange(key, now_us)
 
     def collateral(self, key: Key, until_us: int) -> None:
-        """Messages of `key` are collateral up to `until_us`."""
+        """Messages of `key` are collateral up to `until_us`.
+
+        That binds the key to its stream. A Pull has let go of it: what failed may go to the next one.
+        """
+        if key.owner is not None and key.owner.once:
+            return
         if until_us > key.until_us:
             key.until_us = until_us
         self._call_back(key, until_us)

@@ -194,7 +194,8 @@ def _apply_sought(sub: SavedSubscription, record: oplog.Sought) -> None:
     if record.cursor < sub.cursor:
         sub.parked = {one: okey for one, okey in sub.parked.items() if one <= record.cursor}
     sub.cursor = record.cursor
-    sub.carried = {one for one in (*sub.leased, *sub.waiting) if one > record.cursor}
+    sub.carried = {one for one in sub.carried if one <= record.cursor}
+    sub.carried.update(one for one in (*sub.leased, *sub.waiting) if one > record.cursor)
     sub.carried.update(record.finished_ids)
     if record.first_generation > sub.first_generation:
         sub.first_generation = sub.generation_max = record.first_generation

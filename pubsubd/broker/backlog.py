@@ -533,6 +533,8 @@ class Backlog:
         self.waiting.update(ended)
         by_key: dict[int, list[int]] = {}
         for message_id, waiting in ended.items():
+            if waiting.collateral and self.keys is not None:
+                self.keys.collateral(self.keys.open(waiting.okey), waiting.ready_us)
             if message_id > self.cursor:
                 continue  # carried: its turn comes with the cursor
             if self.keys is not None and waiting.okey:
@@ -545,11 +547,7 @@ class Backlog:
                 heappush(self._returned, message_id)
         for okey, message_ids in by_key.items():
             assert self.keys is not None
-            key = self.keys.open(okey)
-            until_us = max([ended[one].ready_us for one in message_ids if ended[one].collateral], default=0)
-            if until_us:
-                self.keys.collateral(key, until_us)
-            self.keys.put_back(key, sorted(message_ids), now_us)
+            self.keys.put_back(self.keys.open(okey), sorted(message_ids), now_us)
 
     def release(self, message_ids: Iterable[int], now_us: int) -> None:
         """Collateral messages were nacked: they wait for their predecessors only."""
@@ -698,8 +696,8 @@ class Backlog:
         for message_id, waiting in self.waiting.items():
             if waiting.okey and message_id <= self.cursor:
                 queued.setdefault(waiting.okey, []).append(message_id)
-                if waiting.collateral:
-                    until_us[waiting.okey] = max(until_us.get(waiting.okey, 0), waiting.ready_us)
+            if waiting.collateral:
+                until_us[waiting.okey] = max(until_us.get(waiting.okey, 0), waiting.ready_us)
         outstanding: dict[int, list[Lease]] = {}
         for lease in self._leases.values():
             if lease.okey:
@@ -711,13 +709,14 @@ class Backlog:
             for lease in leases:
                 if isinstance(lease.holder, Consumer):
                     key.owner, key.owner_name = lease.holder, lease.holder.name
-        for okey, message_ids in queued.items():
+        for okey in {**queued, **until_us}:
             key, old = keys.open(okey), before.get(okey)
             if key.owner is None and old is not None:
                 key.owner, key.owner_name = old.owner, old.owner_name
             if okey in until_us:
                 keys.collateral(key, until_us[okey])
-            keys.put_back(key, sorted(message_ids), now_us)
+            if okey in queued:
+                keys.put_back(key, sorted(queued[okey]), now_us)
 
     def close(self, consumer: Consumer) -> None:
         """`consumer` gets nothing more, so its keys go to others when nothing of them is outstanding."""

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import pytest
 
 from pubsubd.broker import tail as tail_module
-from pubsubd.broker.subscription import ReadMessages, ReadRange
+from pubsubd.broker.questions import ReadMessages, ReadRange
 from pubsubd.model import limits
 from pubsubd.model.events import Kind
 from pubsubd.wire import pb
-from tests.unit.broker.world import SUBSCRIPTION, World, answer_read, check, numbered
+from tests.unit.broker.world import SECOND, START_US, SUBSCRIPTION, World, answer_read, check, numbered
 
 OTHER = "projects/p/subscriptions/other"
 
@@ -116,7 +116,7 @@ def test_a_late_ack_spares_the_redelivery(std: World) -> None:
     std.acknowledge([lease.ack_id])
 
     assert std.pull() == []
-    assert std.subscription().owed == 0
+    assert std.owed() == []
 
 
 def test_a_late_ack_ends_the_newer_lease_and_frees_its_window(std: World) -> None:
@@ -132,7 +132,7 @@ def test_a_late_ack_ends_the_newer_lease_and_frees_its_window(std: World) -> Non
 
     assert consumer.shell.message_ids == [1, 2]
     assert std.acknowledge(consumer.shell.ack_ids) == [], "the newer id is answered OK, too"
-    assert std.subscription().owed == 0
+    assert std.owed() == []
     check(std.broker)
 
 
@@ -197,7 +197,7 @@ def test_without_it_what_the_client_cannot_have_seen_is_given_back_at_once(std: 
     (reset,) = std.events(Kind.RESET)
     assert (reset.message_id, reset.generation) == (2, 1)
     assert std.acknowledge(consumer.shell.ack_ids) == []
-    assert std.subscription().owed == 0
+    assert std.owed() == []
 
 
 @pytest.mark.parametrize("after_seconds", [2.000001, 5, 59])
@@ -331,14 +331,14 @@ def test_a_read_that_failed_is_asked_again(eod: World) -> None:
     eod.turn()
     consumer = eod.open_stream()
     eod.turn()
-    eod.broker.read_failed(eod.reads.pop())
+    eod.broker.read_failed(eod.reads.pop(), eod.now_us)
     eod.settle()
     assert consumer.shell.message_ids == [1, 2, 3]
 
     eod.nack(consumer.shell.ack_ids)
     eod.broker.set_ready(consumer)
     eod.turn()
-    eod.broker.read_failed(eod.reads.pop())
+    eod.broker.read_failed(eod.reads.pop(), eod.now_us)
     eod.settle()
     assert consumer.shell.message_ids == [1, 2, 3] * 2
 
@@ -389,7 +389,7 @@ def test_an_answer_for_a_subscription_that_was_deleted_meanwhile_is_dropped(eod:
     assert answer_read(eod.store, read) == []
 
     eod.broker.loaded(read, [])
-    eod.broker.read_failed(read)
+    eod.broker.read_failed(read, eod.now_us)
 
     assert not eod.broker.has_work()
 
@@ -409,7 +409,7 @@ def test_an_answer_for_a_subscription_that_was_detached_meanwhile_is_dropped(eod
     eod.reads.clear()
     eod.settle()
 
-    assert eod.subscription().owed == 0
+    assert eod.owed() == []
     check(eod.broker)
 
 
@@ -457,7 +457,7 @@ def test_subscriptions_that_nobody_consumes_let_go_of_what_they_had_at_hand(
         world.nack([lease.ack_id for lease in leases], name)
         world.pull(name, max_messages=1)
 
-    at_hand = [len(world.subscription(name)._ahead) for name in names]
+    at_hand = [len(world.subscription(name).backlog._ahead) for name in names]
     assert at_hand == [0, 0, 3, 3], "the last two keep theirs"
     check(world.broker)
     for name in names:
@@ -478,7 +478,7 @@ def test_a_range_that_arrives_after_its_subscription_let_go_leaves_no_gap(
     eod.read()
     eod.turn()
     assert stream.shell.message_ids == [1]
-    assert [entry.message_id for entry in eod.subscription()._ahead] == [2]
+    assert [entry.message_id for entry in eod.subscription().backlog._ahead] == [2]
     assert [read.after_id for read in eod.reads if isinstance(read, ReadRange)] == [2]
 
     eod.broker.stop_assigning(stream)
@@ -548,7 +548,7 @@ def test_it_is_not_looked_for_with_every_ack(eod: World, monkeypatch: pytest.Mon
     trims = []
     for lease in eod.pull():
         eod.acknowledge([lease.ack_id])
-        trims += list(eod.turn().trims.values())
+        trims += [trim.through_id for trim in eod.turn().trims.values()]
 
     assert trims == [5, 8]
 
@@ -567,7 +567,9 @@ def test_at_the_start_rows_that_nobody_needs_are_looked_for(eod: World) -> None:
 # -- the timer ---------------------------------------------------------------------------------------------
 
 
-def test_the_timer_is_the_earliest_deadline(eod: World) -> None:
+def test_the_timer_is_the_earliest_deadline(world: World) -> None:
+    eod = world
+    eod.create_subscription(expiration_policy=pb.ExpirationPolicy())
     assert eod.broker.next_deadline_us() is None
     eod.publish(b"a", b"b")
     eod.turn()
@@ -583,7 +585,8 @@ def test_the_timer_is_the_earliest_deadline(eod: World) -> None:
     assert first.deadline_us == eod.broker.next_deadline_us()
     eod.now_us = first.deadline_us + 1
     eod.turn()
-    assert eod.broker.next_deadline_us() is None
+    retention_us = limits.SUBSCRIPTION_RETENTION_SECONDS_DEFAULT * SECOND
+    assert START_US + retention_us == eod.broker.next_deadline_us()
 
 
 def test_extensions_and_shortenings_leave_no_timers_behind(eod: World) -> None:
@@ -606,7 +609,9 @@ def test_extensions_and_shortenings_leave_no_timers_behind(eod: World) -> None:
     assert len(eod.broker._timers) <= 4
 
 
-def test_an_idle_subscription_costs_a_turn_nothing(eod: World) -> None:
+def test_an_idle_subscription_costs_a_turn_nothing(world: World) -> None:
+    eod = world
+    eod.create_subscription(expiration_policy=pb.ExpirationPolicy())
     eod.open_stream()
     eod.settle()
     eod.advance(1000)

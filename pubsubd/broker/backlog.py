@@ -1,12 +1,12 @@
 """What one subscription still has to deliver: in which order, to whom, and not before when.
 
 Theory of operation. Messages above `cursor` were never delivered, except those that are `carried`. A message
-at or below it is outstanding (a lease), waits (in `waiting`, or parked in the queue of its ordering key), or is
-finished. So a backlog of any size costs a cursor, and memory follows what is outstanding.
+at or below it is outstanding (a lease), waits (in `waiting`, or parked in the queue of its ordering key), or
+is finished. So a backlog of any size costs a cursor, and memory follows what is outstanding.
 
 A seek to the past moves the cursor back. What is outstanding or waits above it then is *carried*: the cursor
-does not take it for new when it comes by. A carried message that waits goes on once the cursor has reached it,
-so that redeliveries keep their place in the order.
+does not take it for new when it comes by. A carried message that waits goes on once the cursor has reached
+it, so that redeliveries keep their place in the order.
 
 Bytes come to a delivery on three ways. `_ahead` holds messages above the cursor, taken from the topic's tail
 or read from storage before they are needed; `_staged` holds messages that wait, have no key, and whose bytes

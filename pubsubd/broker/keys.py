@@ -7,8 +7,8 @@ only one that can go next.
 
 A key is *busy* while a message of it is leased, or collateral (its lease is void and its deadline not over).
 A busy key goes on only with the stream that has it, or, once that stream has ended, with one of the same
-client_id; a Pull gets all it can in one response and nothing more until no lease of that is left. So no two clients
-ever work on one key at once. A key that is not busy is free: whoever asks first gets it.
+client_id; a Pull gets all it can in one response and nothing more until no lease of that is left. So no two
+clients ever work on one key at once. A key that is not busy is free: whoever asks first gets it.
 
 Keys from whose queue something can be taken are *offered*, by who may take it, so that a consumer looks at no
 key in vain and a held key costs others nothing.
@@ -22,6 +22,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 
 from pubsubd.broker.consumer import Consumer
 from pubsubd.broker.waiting import Waiting
@@ -233,7 +234,7 @@ class Keys:
                 continue
             ids = {lease.message_id for lease in wanted}
             self.first(key)
-            for message_id in key.leased[key.at :]:
+            for message_id in islice(key.leased, key.at, None):
                 if message_id in ids:
                     ids.remove(message_id)
                 elif message_id in self._leases:

@@ -1,7 +1,8 @@
 """What the broker asks storage for, and the answers.
 
 Reads bring messages to a subscription. Questions are about the times of stored messages: where a moment lies
-in a topic's log. A command that needs answers comes in two steps: what it asks, and, with the answers, itself.
+in a topic's log. A command that needs answers comes in two steps: what it asks, and, with the answers,
+itself.
 """
 
 from __future__ import annotations

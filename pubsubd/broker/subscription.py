@@ -1,13 +1,13 @@
 """One subscription: what its messages are worth to those who have them, and what becomes of them.
 
-Theory of operation. `leases` is what is outstanding, `endings` how generations ended, `backlog` what is still to
-be delivered; every message is in one place. What an ack id is worth is decided by the tables of
+Theory of operation. `leases` is what is outstanding, `endings` how generations ended, `backlog` what is still
+to be delivered; every message is in one place. What an ack id is worth is decided by the tables of
 `eod.machine`; who gets what by `flow.deal`. All effects are written to the ledger. Every method is one step;
 times are microseconds and never go back.
 
-A message that fails (a nack, an expired deadline) counts an attempt, rests as the retry policy says, or leaves
-for the dead letter topic, which the broker sees to since it knows topics. Later messages of its ordering key
-fail with it, without counting.
+A message that fails (a nack, an expired deadline) counts an attempt, rests as the retry policy says, or
+leaves for the dead letter topic, which the broker sees to since it knows topics. Later messages of its
+ordering key fail with it, without counting.
 """
 
 from __future__ import annotations
@@ -431,7 +431,7 @@ class Subscription:
         self._fail(leases, now_us)
 
     def _release(self, judged: Sequence[Judged], now_us: int) -> None:
-        """Collateral messages were nacked: nobody works on them, so they need not wait for their deadlines."""
+        """Collateral messages were nacked: nobody works on them, and they need not wait for deadlines."""
         message_ids: list[int] = []
         for one in judged:
             assert one.token is not None

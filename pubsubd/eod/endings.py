@@ -1,11 +1,11 @@
 """How generations ended, for as long as a client may still ask.
 
 A finished message without an entry was acked by its first generation: that is what most messages do, so it
-costs nothing to remember. Only other endings are entries: a nack, an ack by a later generation, and what seeks
-and dead letter topics did. They are kept for `limits.ENDING_KEPT_US`, longer than any client library retries, and in number up to
-`limits.ENDINGS_MAX`. A success that follows from forgetting is true: it speaks of a message that will not
-come again. A refusal need not be: whoever repeats the ack of a later generation after that time hears that it
-failed.
+costs nothing to remember. Only other endings are entries: a nack, an ack by a later generation, and what
+seeks and dead letter topics did. They are kept for `limits.ENDING_KEPT_US`, longer than any client library
+retries, and in number up to `limits.ENDINGS_MAX`. A success that follows from forgetting is true: it speaks
+of a message that will not come again. A refusal need not be: whoever repeats the ack of a later generation
+after that time hears that it failed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Features that are checked like everything else but do not work yet.
 
-A server that stored such a field and did nothing with it would lie to its users: a transform that
-transforms nothing passes tests that must fail. So a resource that would have the feature is refused after all its other
+A server that stored such a field and did nothing with it would lie to its users: a transform that transforms
+nothing passes tests that must fail. So a resource that would have the feature is refused after all its other
 rules were checked. Whoever builds a feature deletes its line here.
 """
 

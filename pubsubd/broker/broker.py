@@ -536,11 +536,23 @@ class Broker:
         if request.WhichOneof("target") == "snapshot":
             self._sought_snapshot(request, subscription)
             return []
-        questions = [Question(topic.topic_id, 0, snapshots.seek_time_us(request))]
+        return [
+            Question(topic.topic_id, 0, snapshots.seek_time_us(request)),
+            *self._kept_questions(subscription, now_us),
+        ]
+
+    def _kept_questions(self, subscription: Subscription, now_us: int) -> list[Question]:
+        """From where on finished messages are kept for it: its own, and all that its topic keeps."""
+        topic = subscription.topic
+        kept = []
         if subscription.acked_kept_us:
-            kept_from_us = max(now_us - subscription.acked_kept_us, topic.trimmed_us)
-            questions.append(Question(topic.topic_id, topic.trimmed_id, kept_from_us))
-        return questions
+            kept.append((subscription.start_id, subscription.acked_kept_us))
+        if topic.own_kept_us:
+            kept.append((0, topic.own_kept_us))
+        return [
+            Question(topic.topic_id, max(after_id, topic.trimmed_id), max(now_us - kept_us, topic.trimmed_us))
+            for after_id, kept_us in kept
+        ]
 
     def seek(self, request: pb.SeekRequest, answers: Sequence[Found], now_us: int) -> pb.SeekResponse:
         """Set a subscription to a time or to a snapshot; it is done when this is committed."""
@@ -577,14 +589,14 @@ class Broker:
         boundary_id = max(answers[0].before_id, topic.tail.before(target_us))
         if target_us > now_us:
             boundary_id = topic.last_id
-        floor_id, kept_from_us = None, 0
-        if subscription.acked_kept_us:
-            kept = answers[1]
-            kept_from_us = max(now_us - subscription.acked_kept_us, topic.trimmed_us)
-            floor_id = max(kept.before_id, topic.trimmed_id)
-            if kept.next_us:
-                floor_id = max(floor_id, kept.next_id - 1)
-                kept_from_us = max(kept_from_us, kept.next_us)
+        kept = [
+            (
+                max(question.after_id, found.before_id, found.next_id - 1),
+                max(question.before_us, found.next_us),
+            )
+            for question, found in zip(self._kept_questions(subscription, now_us), answers[1:], strict=True)
+        ]
+        floor_id, kept_from_us = min(kept, default=(None, 0))
         subscription.seek_to_time(boundary_id, floor_id, now_us)
         return kept_from_us
 

@@ -30,7 +30,8 @@ class Topic:
         self.referrers: dict[int, Subscription] = {}  # all whose Subscription.topic this is
         self.snapshots: dict[int, Snapshot] = {}
         self.timer_us: int | None = None
-        self.kept_us = 0  # how long finished messages are kept after they were published; 0: not at all
+        self.own_kept_us = 0  # how long it keeps every message after its publication; 0: not at all
+        self.kept_us = 0  # the same, of finished messages, for it and for its subscriptions
         # What storage was told to remove may be there or not: messages up to this id; and, where acked
         # messages were kept for a time, those published before this moment.
         self.trimmed_id = 0
@@ -45,7 +46,7 @@ class Topic:
     @property
     def is_stored(self) -> bool:
         """Whether anybody can ever ask for what is published to it."""
-        return bool(self.subscriptions or self.snapshots or retention.topic_kept_us(self.resource))
+        return bool(self.subscriptions or self.snapshots or self.own_kept_us)
 
     def row(self) -> TopicRow:
         data: bytes = self.resource.SerializeToString()
@@ -53,8 +54,8 @@ class Topic:
 
     def configure(self) -> None:
         """The resource changed, or those who follow it, or what they ask for."""
-        own_us = retention.topic_kept_us(None if self.deleted else self.resource)
-        self.kept_us = max([own_us, *[one.acked_kept_us for one in self.subscriptions.values()]])
+        self.own_kept_us = retention.topic_kept_us(None if self.deleted else self.resource)
+        self.kept_us = max([self.own_kept_us, *[one.acked_kept_us for one in self.subscriptions.values()]])
 
     def trim(self, now_us: int) -> Trim:
         """What nobody needs any more, at `now_us`."""

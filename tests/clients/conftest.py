@@ -32,6 +32,13 @@ def world(server: ServerProcess, monkeypatch: pytest.MonkeyPatch) -> Iterator[Wo
 
 
 @pytest.fixture
+def confirming_world(tmp_path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    """With a server whose answer to a batch of acks leaves no doubt about any of them."""
+    with ServerProcess(tmp_path / "data", "--ack-batch-policy", "confirm") as server:
+        yield from _world(server, monkeypatch)
+
+
+@pytest.fixture
 def own_world(own_server: ServerProcess, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     yield from _world(own_server, monkeypatch)
 

@@ -1,5 +1,6 @@
 """A smoke test each for the official Node, Java and Go libraries: publish, receive, ack with an answer.
 
+The one for Node does so with ordering keys as well.
 Each runs where its toolchain is installed and its packages can be had, and says why where it does not run.
 """
 
@@ -13,6 +14,7 @@ import subprocess
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,7 +28,7 @@ RUN_SECONDS_MAX = 240
 def test_node(server, tmp_path):
     install = [["npm", "install", "--no-audit", "--no-fund"]]
     place = prepare("node", tmp_path, needs=["node", "npm"], install=install)
-    assert_all_acked(server, place, ["node", "smoke.js", new_project()])
+    assert_all_acked(server, place, ["node", "smoke.js", new_project()], inOrder=True)
 
 
 def test_java(server, tmp_path):
@@ -75,7 +77,7 @@ def first_words(output: str) -> str:
     return next((line[:300] for line in lines if line), "no word of explanation")
 
 
-def assert_all_acked(server, place: Path, command: Sequence[str]) -> None:
+def assert_all_acked(server, place: Path, command: Sequence[str], **more: Any) -> None:
     done = subprocess.run(
         command,
         cwd=place,
@@ -87,4 +89,4 @@ def assert_all_acked(server, place: Path, command: Sequence[str]) -> None:
     )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     outcome = json.loads(done.stdout.strip().splitlines()[-1])
-    assert outcome == {"published": 100, "same": True, "succeeded": 100, "failed": 0}, done.stderr
+    assert outcome == {"published": 100, "same": True, "succeeded": 100, "failed": 0, **more}, done.stderr

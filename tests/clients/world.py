@@ -15,6 +15,7 @@ from google.cloud import pubsub_v1
 from google.cloud.pubsub_v1.publisher.futures import Future
 from google.cloud.pubsub_v1.subscriber.futures import StreamingPullFuture
 from google.cloud.pubsub_v1.subscriber.message import Message
+from google.cloud.pubsub_v1.types import BatchSettings, PublisherOptions
 
 PATIENCE_SECONDS = 10.0
 _CLOSE_SECONDS_MAX = 20.0
@@ -68,9 +69,20 @@ class World:
         self.project = f"clients-{uuid.uuid4().hex[:12]}"
         self._closing = contextlib.ExitStack()
         self._streams: list[StreamingPullFuture] = []
-        self.publisher = pubsub_v1.PublisherClient()
-        self._closing.callback(self.publisher.transport.close)
+        self.publisher = self.publisher_client()
         self.subscriber = self.subscriber_client()
+
+    def publisher_client(self, **options: Any) -> pubsub_v1.PublisherClient:
+        publisher = pubsub_v1.PublisherClient(**options)
+        self._closing.callback(publisher.transport.close)
+        return publisher
+
+    def ordered_publisher(self, **batch_settings: Any) -> pubsub_v1.PublisherClient:
+        """One that lets messages have ordering keys, and batches the messages of a key."""
+        return self.publisher_client(
+            batch_settings=BatchSettings(**batch_settings),
+            publisher_options=PublisherOptions(enable_message_ordering=True),
+        )
 
     def subscriber_client(self) -> pubsub_v1.SubscriberClient:
         return self._closing.enter_context(pubsub_v1.SubscriberClient())
@@ -84,6 +96,14 @@ class World:
         path = self.subscriber.subscription_path(self.project, name)
         self.subscriber.create_subscription(request={"name": path, "topic": topic, **fields})
         return path
+
+    def update(self, subscription: str, *cleared: str, **fields: Any) -> pubsub_v1.types.Subscription:
+        """Sets the given fields, and sets those that are only named back to their defaults."""
+        request = {
+            "subscription": {"name": subscription, **fields},
+            "update_mask": {"paths": [*cleared, *fields]},
+        }
+        return self.subscriber.update_subscription(request=request)
 
     def publish(self, topic: str, count: int, text: str = "message") -> list[str]:
         sent: Sequence[Future] = [

@@ -15,6 +15,7 @@ import pytest
 
 from pubsubd.broker.subscription import Subscription
 from pubsubd.eod.ack_id import AckIds, AckToken
+from pubsubd.eod.endings import Ending
 from pubsubd.eod.machine import (
     COUNTS_AS_ATTEMPT,
     TRANSITIONS,
@@ -28,9 +29,10 @@ from pubsubd.eod.machine import (
 from pubsubd.model.errors import InvalidArgument
 from pubsubd.model.events import Kind, Result
 from pubsubd.wire import pb
-from tests.unit.broker.world import SUBSCRIPTION, World, check, restored, state_of, states
+from tests.unit.broker.world import START_US, SUBSCRIPTION, World, check, restored, state_of, states
 
 OTHER = "projects/p/subscriptions/other"
+DEAD_LETTERS = "projects/p/topics/dead-letters"
 SECONDS = 30
 
 EVENTS = {
@@ -38,6 +40,8 @@ EVENTS = {
     (Operation.ACK, Verdict.APPLY_LATE): Event.LATE_ACK,
     (Operation.EXTEND, Verdict.APPLY): Event.EXTEND,
     (Operation.NACK, Verdict.APPLY): Event.NACK,
+    # Of a message whose lease is void, by somebody who has let go of it.
+    (Operation.NACK, Verdict.APPLY_LATE): Event.NACK,
 }
 KINDS = {Operation.ACK: Kind.ACK, Operation.EXTEND: Kind.EXTEND, Operation.NACK: Kind.NACK}
 RESULTS = {
@@ -45,12 +49,16 @@ RESULTS = {
     Verdict.APPLY_LATE: Result.OK,
     Verdict.NOOP: Result.NOOP,
     Verdict.PERMANENT: Result.PERMANENT,
+    Verdict.TRANSIENT: Result.TRANSIENT,
 }
+REFUSED = (Verdict.PERMANENT, Verdict.TRANSIENT)
+# A message that is finished; whatever comes late finds nothing to do.
+FINISHED = (State.ACKED, State.PURGED, State.FORWARDED)
 
 
 # -- ways to a standing ------------------------------------------------------------------------------------
 # Each returns the ack id. The world has one message, and the mode is set afterwards, so that what happens
-# only without exactly-once is seen with it as well.
+# only without exactly-once is seen with it as well, and the other way round.
 
 
 def delivered(world: World) -> str:
@@ -192,6 +200,195 @@ def undone_by_a_crash(world: World) -> str:
     return delivery.leases[0].ack_id
 
 
+def retried_later(world: World) -> None:
+    world.update(retry_policy=pb.RetryPolicy(minimum_backoff=pb.Duration(seconds=60)))
+
+
+def nacked_and_resting(world: World) -> str:
+    retried_later(world)
+    return nacked(world)
+
+
+def lapsed_and_resting(world: World) -> str:
+    retried_later(world)
+    return lapsed(world)
+
+
+def rested(world: World) -> str:
+    ack_id = nacked_and_resting(world)
+    world.advance(60, us=1)
+    world.turn()
+    return ack_id
+
+
+def three_of_a_key(world: World) -> list[str]:
+    """Ids of three messages with one ordering key, all outstanding."""
+    world.broker.delete_subscription(pb.DeleteSubscriptionRequest(subscription=SUBSCRIPTION), world.now_us)
+    world.create_subscription(enable_message_ordering=True)
+    world.publish(b"first", b"second", b"third", ordering_key="k")
+    return [lease.ack_id for lease in world.pull()]
+
+
+def first_of_a_key(world: World) -> str:
+    return three_of_a_key(world)[0]
+
+
+def ahead_of_its_key(world: World) -> str:
+    return three_of_a_key(world)[2]
+
+
+def reset(world: World) -> str:
+    first, _, third = three_of_a_key(world)
+    world.nack([first])
+    return third
+
+
+def reset_and_rested(world: World) -> str:
+    ack_id = reset(world)
+    world.advance(10, us=1)
+    world.turn()
+    return ack_id
+
+
+def reset_without_exactly_once(world: World) -> str:
+    first, _, third = three_of_a_key(world)
+    world.switch(exactly_once=False)
+    world.nack([first])
+    return third
+
+
+def kept_through_a_seek(world: World) -> str:
+    ack_id = delivered(world)
+    world.seek_to_time(START_US - 1)
+    return ack_id
+
+
+def lapsed_before_a_seek(world: World) -> str:
+    ack_id = lapsed(world)
+    world.seek_to_time(START_US - 1)
+    return ack_id
+
+
+def purged(world: World) -> str:
+    ack_id = delivered(world)
+    world.turn()
+    world.seek_to_time(world.now_us + 1)
+    return ack_id
+
+
+def lapsed_and_purged(world: World) -> str:
+    ack_id = lapsed(world)
+    world.seek_to_time(world.now_us + 1)
+    return ack_id
+
+
+def nacked_and_purged(world: World) -> str:
+    ack_id = nacked(world)
+    world.turn()
+    world.seek_to_time(world.now_us + 1)
+    return ack_id
+
+
+def forwarded(world: World, ends: Callable[[World], str] | None = None) -> str:
+    """The id of a delivery that lapsed, of a message that went to the dead letter topic afterwards."""
+    world.create_topic(DEAD_LETTERS)
+    world.turn()
+    ack_id = lapsed(world)
+    world.update(
+        dead_letter_policy=pb.DeadLetterPolicy(dead_letter_topic=DEAD_LETTERS, max_delivery_attempts=5)
+    )
+    for _ in range(5):
+        (ends or lapsed)(world)
+        world.settle()
+    return ack_id
+
+
+def forwarded_at_a_nack(world: World) -> str:
+    return forwarded(world, nacked)
+
+
+def nacked_and_forwarded(world: World) -> str:
+    ack_ids: list[str] = []
+
+    def noted(world: World) -> str:
+        ack_ids.append(nacked(world))
+        return ack_ids[-1]
+
+    forwarded(world, noted)
+    return ack_ids[-1]
+
+
+def brought_back(world: World, ends: Callable[[World], str]) -> str:
+    world.update(retain_acked_messages=True)
+    ack_id = ends(world)
+    world.turn()
+    world.seek_to_time(START_US - 1)
+    return ack_id
+
+
+def acked_and_brought_back(world: World) -> str:
+    return brought_back(world, acked)
+
+
+def acked_by_a_later_generation_and_brought_back(world: World) -> str:
+    return brought_back(world, acked_by_a_later_generation)
+
+
+def purged_and_brought_back(world: World) -> str:
+    return brought_back(world, purged)
+
+
+def forwarded_and_brought_back(world: World) -> str:
+    return brought_back(world, forwarded)
+
+
+def nacked_acked_and_brought_back(world: World) -> str:
+    return brought_back(world, nacked_and_acked_by_the_next)
+
+
+def brought_back_and_delivered(world: World) -> str:
+    ack_id = acked_and_brought_back(world)
+    delivered(world)
+    return ack_id
+
+
+def brought_back_and_acked(world: World) -> str:
+    ack_id = acked_and_brought_back(world)
+    world.acknowledge([delivered(world)])
+    return ack_id
+
+
+def brought_back_by_a_snapshot(world: World) -> str:
+    world.create_snapshot()
+    ack_id = acked(world)
+    world.turn()
+    world.seek_to_snapshot()
+    return ack_id
+
+
+def finished_before(ends: Callable[[World], str], then: Callable[[World], str]) -> Callable[[World], str]:
+    """What an earlier life of a message left behind is not taken for an ending of this one."""
+
+    def way(world: World) -> str:
+        brought_back(world, ends)
+        return then(world)
+
+    way.__name__ = f"{then.__name__}_after_{ends.__name__}"
+    return way
+
+
+LIVES = [
+    (standing, state, finished_before(ends, then))
+    for ends in (acked, acked_by_a_later_generation, nacked_and_acked_by_the_next, purged, forwarded)
+    for standing, state, then in (
+        (Standing.CURRENT, State.LEASED, delivered),
+        (Standing.LAPSED, State.READY, lapsed),
+        (Standing.NACKED, State.READY, nacked),
+        (Standing.ACKED, State.ACKED, acked),
+        (Standing.ACKED, State.ACKED, acked_by_a_later_generation),
+        (Standing.OVERTAKEN, State.ACKED, overtaken),
+    )
+]
 WAYS: list[tuple[Standing, State, Callable[[World], str]]] = [
     (Standing.CURRENT, State.LEASED, delivered),
     (Standing.CURRENT, State.LEASED, extended),
@@ -214,6 +411,32 @@ WAYS: list[tuple[Standing, State, Callable[[World], str]]] = [
     (Standing.DETACHED, State.DROPPED, detached),
     (Standing.DETACHED, State.DROPPED, acked_and_detached),
     (Standing.UNKNOWN, State.READY, undone_by_a_crash),
+    (Standing.NACKED, State.DELAYED, nacked_and_resting),
+    (Standing.LAPSED, State.DELAYED, lapsed_and_resting),
+    (Standing.NACKED, State.READY, rested),
+    (Standing.CURRENT, State.LEASED, first_of_a_key),
+    (Standing.UNORDERED, State.LEASED, ahead_of_its_key),
+    (Standing.RESET, State.COLLATERAL, reset),
+    (Standing.LAPSED, State.READY, reset_and_rested),
+    (Standing.LAPSED, State.READY, reset_without_exactly_once),
+    (Standing.CURRENT, State.LEASED, kept_through_a_seek),
+    (Standing.LAPSED, State.READY, lapsed_before_a_seek),
+    (Standing.PURGED, State.PURGED, purged),
+    (Standing.PURGED, State.PURGED, lapsed_and_purged),
+    # How a message finished that no lease was running of is remembered by generation only.
+    (Standing.NACKED, State.ACKED, nacked_and_purged),
+    (Standing.FORWARDED, State.FORWARDED, forwarded),
+    (Standing.FORWARDED, State.FORWARDED, forwarded_at_a_nack),
+    (Standing.NACKED, State.FORWARDED, nacked_and_forwarded),
+    (Standing.SUPERSEDED, State.READY, acked_and_brought_back),
+    (Standing.SUPERSEDED, State.READY, acked_by_a_later_generation_and_brought_back),
+    (Standing.SUPERSEDED, State.READY, purged_and_brought_back),
+    (Standing.SUPERSEDED, State.READY, forwarded_and_brought_back),
+    (Standing.SUPERSEDED, State.READY, nacked_acked_and_brought_back),
+    (Standing.SUPERSEDED, State.LEASED, brought_back_and_delivered),
+    (Standing.SUPERSEDED, State.ACKED, brought_back_and_acked),
+    (Standing.SUPERSEDED, State.READY, brought_back_by_a_snapshot),
+    *LIVES,
 ]
 MODES = [pytest.param(False, id="at least once"), pytest.param(True, id="exactly once")]
 CASES = [
@@ -232,16 +455,37 @@ class Found(NamedTuple):
 def found(subscription: Subscription, message_id: int, now_us: int) -> Found:
     if subscription.detached:
         return Found(State.DROPPED, 0)
+    backlog = subscription.backlog
     lease = subscription.leases.by_message.get(message_id)
     if lease is not None and now_us <= lease.deadline_us:
         return Found(State.LEASED, lease.attempt)
     if lease is not None:
         return Found(State.READY, lease.attempt + 1)
-    if message_id in subscription._waiting:
-        return Found(State.READY, subscription._waiting[message_id][1])
-    if message_id > subscription.cursor:
+    waiting = backlog.waiting.get(message_id)
+    if waiting is not None and now_us <= waiting.ready_us:
+        return Found(State.COLLATERAL if waiting.collateral else State.DELAYED, waiting.attempt)
+    if waiting is not None:
+        return Found(State.READY, waiting.attempt)
+    if message_id > backlog.cursor and message_id not in backlog.carried:
         return Found(State.READY, 1)
-    return Found(State.ACKED, 0)
+    ending = subscription.endings._finished.get(message_id)
+    first = subscription._first_generation(message_id)
+    if ending is None or (first > 1 and ending[1] < first):
+        return Found(State.ACKED, 0)  # the other one is of before a seek
+    return Found(_FINISHED[ending[0]], 0)
+
+
+_FINISHED = {
+    Ending.ACKED: State.ACKED,
+    Ending.PURGED: State.PURGED,
+    Ending.FORWARDED: State.FORWARDED,
+}
+
+
+def settled(state: State, subscription: Subscription) -> State:
+    """Without a retry policy there is nothing to rest for."""
+    rests = subscription.resource.HasField("retry_policy")
+    return State.READY if state is State.DELAYED and not rests else state
 
 
 def token_of(world: World, ack_id: str) -> AckToken:
@@ -280,32 +524,37 @@ def test_the_hot_path_does_what_the_tables_say(
     world.switch(exactly_once)
     world.turn()
     subscription, token = world.subscription(), token_of(world, ack_id)
+    message_id = token.message_id
     world.now_us += way is overdue
-    if standing is not Standing.CURRENT:
-        assert standing is subscription.standing(token)
-    before, before_all = found(subscription, 1, world.now_us), state_of(subscription)
+    if standing not in (Standing.CURRENT, Standing.UNORDERED):
+        assert standing is subscription.standing(token, world.now_us)
+    before, before_all = found(subscription, message_id, world.now_us), state_of(subscription)
+    okey = subscription.leases.by_message[message_id].okey if before.state is State.LEASED else 0
     assert state is before.state
     verdict = VERDICTS[exactly_once][operation, standing]
-    if verdict is Verdict.APPLY_LATE and before.state is State.ACKED:
+    if verdict is Verdict.APPLY_LATE and before.state in FINISHED:
         verdict = Verdict.NOOP  # another generation was faster: there is nothing left to ack
 
     refused = apply(world, operation, [ack_id])
 
-    assert refused == ([ack_id] if verdict is Verdict.PERMANENT else [])
+    assert refused == ([ack_id] if verdict in REFUSED else [])
     if refused:
         assert [(ack_id, standing)] == [(one.ack_id, one.standing) for one in world.refused]
     if (operation, verdict) in EVENTS:
         event = EVENTS[operation, verdict]
-        after = found(subscription, 1, world.now_us)
-        assert TRANSITIONS[before.state, event] is after.state
+        after = found(subscription, message_id, world.now_us)
+        assert settled(TRANSITIONS[before.state, event], subscription) is after.state
         if after.state is not State.ACKED:
-            assert before.attempt + (event in COUNTS_AS_ATTEMPT) == after.attempt
+            counts = event in COUNTS_AS_ATTEMPT and before.state is State.LEASED
+            assert before.attempt + counts == after.attempt
         if event is Event.EXTEND:
-            assert world.now_us + SECONDS * 1_000_000 == subscription.leases.by_message[1].deadline_us
+            deadline_us = subscription.leases.by_message[message_id].deadline_us
+            assert world.now_us + SECONDS * 1_000_000 == deadline_us
     else:
         assert before_all == state_of(subscription)
     check(world.broker)
-    assert [operation_event(world, operation, token, standing, verdict)] == [
+    okey = okey if verdict is Verdict.APPLY else 0
+    assert [operation_event(world, operation, token, standing, verdict, okey)] == [
         event for event in world.broker.ledger.now.events if event[1] == KINDS[operation]
     ]
     world.turn()
@@ -313,7 +562,7 @@ def test_the_hot_path_does_what_the_tables_say(
 
 
 def operation_event(
-    world: World, operation: Operation, token: AckToken, standing: Standing, verdict: Verdict
+    world: World, operation: Operation, token: AckToken, standing: Standing, verdict: Verdict, okey: int
 ) -> tuple[int, ...]:
     """The one event that an operation on one id writes, whatever came of it."""
     if standing is Standing.UNKNOWN:
@@ -323,7 +572,7 @@ def operation_event(
     return (
         world.now_us, KINDS[operation], world.subscription().topic.topic_id, token.sub_id, token.message_id,
         token.generation, token.attempt, deadline_us, token.delivered_us, RESULTS[verdict], token.client_id,
-        world.broker._call_id, 0, 0, 0, SECONDS if extend else 0,
+        world.broker._call_id, okey, 0, 0, SECONDS if extend else 0,
     )  # fmt: skip
 
 
@@ -389,7 +638,8 @@ def test_with_exactly_once_a_foreign_id_is_refused_by_itself(
     assert Standing.UNKNOWN is world.refused[0].standing
     # Its neighbour took effect.
     after = found(world.subscription(), good.message_id, world.now_us).state
-    assert TRANSITIONS[State.LEASED, EVENTS[operation, Verdict.APPLY]] is after
+    expected = TRANSITIONS[State.LEASED, EVENTS[operation, Verdict.APPLY]]
+    assert settled(expected, world.subscription()) is after
     if operation is not Operation.NACK:
         assert kept == state_of(world.subscription())["waiting"]
     events = [event for event in world.broker.ledger.now.events if event[1] == KINDS[operation]]
@@ -454,7 +704,7 @@ def test_without_exactly_once_two_generations_in_one_request_are_one_ack(one_mes
 
     assert world.acknowledge([first, second]) == []
 
-    assert world.subscription().owed == 0
+    assert world.owed() == []
     acks = [event for event in world.broker.ledger.now.events if event[1] == Kind.ACK]
     assert [(event[5], event[9]) for event in acks] == [(2, Result.OK), (1, Result.NOOP)]
 
@@ -466,6 +716,6 @@ def test_without_exactly_once_two_old_generations_in_one_request_are_one_ack(one
 
     assert world.acknowledge([first, second]) == []
 
-    assert world.subscription().owed == 0
+    assert world.owed() == []
     acks = [event for event in world.broker.ledger.now.events if event[1] == Kind.ACK]
     assert [(event[5], event[9]) for event in acks] == [(1, Result.OK), (2, Result.NOOP)]

@@ -34,7 +34,7 @@ _IDS = struct.Struct("<iI")
 _MARK = struct.Struct("<iq")
 _PARKED = struct.Struct("<iqI")
 _SOUGHT = struct.Struct("<iqiqHIII")
-_EPOCHS = struct.Struct("<iiiqHII")
+_EPOCHS = struct.Struct("<iiiqHIII")
 
 
 class Counters(NamedTuple):
@@ -192,6 +192,8 @@ class Epochs(NamedTuple):
     floors: Sequence[int]
     generations: Sequence[int]
     carried_ids: Sequence[int]
+    restored_ids: Sequence[int]
+    restored_generations: Sequence[int]
 
 
 class Offsets(NamedTuple):
@@ -329,8 +331,17 @@ def waiting(record: Waiting) -> bytes:
 
 def epochs(record: Epochs) -> bytes:
     text = record.past_filter.encode()
-    head = _EPOCHS.pack(*record[:4], len(text), len(record.floors), len(record.carried_ids))
-    return _record(17, head, text, _q(record.floors), _i(record.generations), _q(record.carried_ids))
+    counts = len(record.floors), len(record.carried_ids), len(record.restored_ids)
+    return _record(
+        17,
+        _EPOCHS.pack(*record[:4], len(text), *counts),
+        text,
+        _q(record.floors),
+        _i(record.generations),
+        _q(record.carried_ids),
+        _q(record.restored_ids),
+        _i(record.restored_generations),
+    )
 
 
 def offsets(record: Offsets) -> bytes:
@@ -484,12 +495,21 @@ def _read_waiting(data: bytes, at: int) -> Waiting:
 
 
 def _read_epochs(data: bytes, at: int) -> Epochs:
-    sub_id, first, highest, through_id, text_bytes, floor_count, carried_count = _EPOCHS.unpack_from(data, at)
+    sub_id, first, highest, through_id, text_bytes, floors, carried, restored = _EPOCHS.unpack_from(data, at)
     columns = _Columns(data, at + _EPOCHS.size)
     text = columns.text(text_bytes)
-    floors, generations = columns.read("q", floor_count), columns.read("i", floor_count)
-    carried_ids = columns.read("q", carried_count)
-    return Epochs(sub_id, first, highest, through_id, text, floors, generations, carried_ids)
+    return Epochs(
+        sub_id,
+        first,
+        highest,
+        through_id,
+        text,
+        columns.read("q", floors),
+        columns.read("i", floors),
+        columns.read("q", carried),
+        columns.read("q", restored),
+        columns.read("i", restored),
+    )
 
 
 def _read_offsets(data: bytes, at: int) -> Offsets:

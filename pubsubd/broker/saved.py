@@ -55,6 +55,7 @@ class SavedSubscription:
     # What seeks have left behind; see Backlog and Subscription.
     carried: set[int] = field(default_factory=set)
     epochs: list[tuple[int, int]] = field(default_factory=list)
+    restored: dict[int, int] = field(default_factory=dict)
     first_generation: int = 1
     generation_max: int = 1
     past_through_id: int = 0
@@ -144,6 +145,7 @@ def _apply(sub: SavedSubscription, record: oplog.OfSubscription) -> None:
             sub.past_through_id, sub.past_filter = record.past_through_id, record.past_filter
             sub.epochs = list(zip(record.floors, record.generations, strict=True))
             sub.carried = set(record.carried_ids)
+            sub.restored = dict(zip(record.restored_ids, record.restored_generations, strict=True))
         case oplog.Offsets():
             sub.offsets = dict(zip(record.message_ids, record.offsets, strict=True))
         case oplog.Active():
@@ -197,6 +199,7 @@ def _apply_sought(sub: SavedSubscription, record: oplog.Sought) -> None:
     sub.carried = {one for one in sub.carried if one <= record.cursor}
     sub.carried.update(one for one in (*sub.leased, *sub.waiting) if one > record.cursor)
     sub.carried.update(record.finished_ids)
+    sub.restored.update(dict.fromkeys(record.restored_ids, record.first_generation))
     if record.first_generation > sub.first_generation:
         sub.first_generation = sub.generation_max = record.first_generation
         sub.epochs = with_epoch(sub.epochs, record.cursor, record.first_generation)

@@ -110,6 +110,7 @@ class Subscription:
         self._turn = 0
         # What seeks have left behind: (floor, generation), both ascending. See `_first_generation`.
         self._epochs: list[tuple[int, int]] = []
+        self._restored: dict[int, int] = {}  # the same, of single messages
         self._generation_max = 1
         self._past_filter = ""
         # By how much the attempts that clients see are lower than those counted: what failed before there
@@ -300,15 +301,15 @@ class Subscription:
         message_id, generation = token.message_id, token.generation
         backlog = self.backlog
         first = self._first_generation(message_id)
-        if generation < first and message_id not in backlog.carried:
+        if generation < first and (
+            message_id not in backlog.carried or generation < self._restored.get(message_id, 0)
+        ):
             return Standing.SUPERSEDED
         ending = self.endings.of(message_id, generation)
         if ending is not None:
             return _ENDED[ending]
         waiting = backlog.waiting.get(message_id)
         if waiting is not None:
-            if waiting.unchecked:
-                return Standing.SUPERSEDED
             is_reset = waiting.collateral and waiting.generation == generation and now_us <= waiting.ready_us
             return Standing.RESET if is_reset else Standing.LAPSED
         if message_id in self.leases.by_message:
@@ -321,10 +322,11 @@ class Subscription:
 
     def _first_generation(self, message_id: int) -> int:
         """The first generation of a message since a seek last brought it back, if one did."""
+        first = self._restored.get(message_id, 1)
         for floor_id, generation in reversed(self._epochs):
             if floor_id < message_id:
-                return generation
-        return 1
+                return max(first, generation)
+        return first
 
     def _is_ours(self, token: AckToken | None) -> bool:
         return token is not None and token.sub_id == self.sub_id
@@ -352,10 +354,12 @@ class Subscription:
         if self.backlog.keys is not None:
             self.backlog.keys.ended({lease.okey: None for lease in leases}, now_us)
         self._finish([lease.message_id for lease in leases])
-        epochs = self._epochs
+        has_sought = bool(self._epochs)
         for lease in leases:
-            if (epochs or lease.generation > 1) and (
+            if (has_sought or lease.generation > 1) and (
                 lease.generation != self._first_generation(lease.message_id)
+                # What is remembered of it is from before a seek brought it back.
+                or self.endings.knows(lease.message_id)
             ):
                 self._remember(lease.message_id, lease.generation, Ending.ACKED, now_us)
         if self._ledger.journal:
@@ -384,7 +388,7 @@ class Subscription:
             return False
         self._finish([message_id])
         is_first = generation == self._first_generation(message_id)
-        if not is_first or self.endings.of(message_id, generation) is not None:
+        if not is_first or self.endings.of(message_id, generation) or self.endings.knows(message_id):
             self._remember(message_id, generation, Ending.ACKED, now_us)
         return True
 
@@ -577,7 +581,7 @@ class Subscription:
         waiting = self.backlog.waiting[message_id]
         self.backlog.finish_waiting(message_id, now_us)
         self._finish([message_id])
-        self._remember(message_id, 0, Ending.FORWARDED, now_us)
+        self._remember(message_id, waiting.generation, Ending.FORWARDED, now_us)
         self._ledger.event(
             Event(
                 now_us,
@@ -759,6 +763,7 @@ class Subscription:
             self._generation_max += 1
             backlog.first_generation = self._generation_max
             self._epochs = with_epoch(self._epochs, cursor, backlog.first_generation)[-limits.EPOCHS_MAX :]
+        self._restored.update(dict.fromkeys(restored, backlog.first_generation))
         for message_id, okey in restored.items():
             backlog.waiting[message_id] = Waiting(backlog.first_generation - 1, 1, okey, unchecked=True)
         backlog.carried = {one for one in backlog.carried if one <= cursor}
@@ -898,6 +903,7 @@ class Subscription:
                     sub_id, backlog.first_generation, self._generation_max, backlog.past_through_id,
                     self._past_filter, [floor for floor, _ in self._epochs],
                     [generation for _, generation in self._epochs], list(backlog.carried),
+                    list(self._restored), list(self._restored.values()),
                 )
             ),
             oplog.active(oplog.Active(sub_id, self.active_us)),
@@ -956,6 +962,7 @@ class Subscription:
         backlog.first_generation = saved.first_generation
         self._generation_max = saved.generation_max
         self._epochs = saved.epochs
+        self._restored = saved.restored
         self._offsets = saved.offsets
         self._set_past(saved.past_through_id, saved.past_filter)
         self._active_saved_us = saved.active_us

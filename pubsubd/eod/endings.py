@@ -21,7 +21,7 @@ class Ending(IntEnum):
     NACKED = 1
     ACKED = 2
     PURGED = 3  # its lease ran when a seek acknowledged the message
-    FORWARDED = 4  # of the message: it is on the dead letter topic, and no generation acked it
+    FORWARDED = 4  # it is on the dead letter topic; of this generation and of all before it
 
 
 class EndingRow(NamedTuple):
@@ -54,7 +54,8 @@ class Endings:
             yield message_id, generation, ending
 
     def add(self, message_id: int, generation: int, ending: Ending, at_us: int) -> None:
-        self._nacked.pop((message_id, generation), None)
+        if ending is not Ending.FORWARDED:
+            self._nacked.pop((message_id, generation), None)
         if ending is Ending.NACKED:
             self._nacked[message_id, generation] = at_us
         else:
@@ -69,7 +70,13 @@ class Endings:
         if found is None:
             return None
         ending, finishing, _ = found
-        return ending if finishing == generation or ending is Ending.FORWARDED else None
+        if ending is Ending.FORWARDED:
+            return ending if generation <= finishing else None
+        return ending if generation == finishing else None
+
+    def knows(self, message_id: int) -> bool:
+        """Whether it is remembered how the message finished."""
+        return message_id in self._finished
 
     def finishing_generation(self, message_id: int, first: int = 1) -> int:
         """The generation that a finished message ended with: `first`, unless an entry says otherwise."""

@@ -20,6 +20,7 @@ from pubsubd.wire import SERVICES
 
 PERMANENT = "PERMANENT_FAILURE_INVALID_ACK_ID"
 TRANSIENT = "TRANSIENT_FAILURE_SERVICE_UNAVAILABLE"
+UNORDERED = "TRANSIENT_FAILURE_UNORDERED_ACK_ID"
 
 ACK_REQUEST_BYTES_MAX = 524_288
 CALL_SECONDS_MAX = 30.0
@@ -158,6 +159,15 @@ def transient(*deliveries: Any) -> Iterator[Refusal]:
     _check_tunnel(refusal)
     for ack_id in ack_ids_of(deliveries):
         assert refusal.results.get(ack_id) == TRANSIENT
+
+
+@contextmanager
+def unordered(*deliveries: Any) -> Iterator[Refusal]:
+    """Acks ahead of their ordering keys: these deliveries or ack ids are refused for now, and no others."""
+    with refused_with_trailer(StatusCode.ABORTED, "sent out of order") as refusal:
+        yield refusal
+    _check_tunnel(refusal)
+    assert refusal.results == dict.fromkeys(ack_ids_of(deliveries), UNORDERED)
 
 
 def _check_tunnel(refusal: Refusal) -> None:

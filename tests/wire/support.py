@@ -44,11 +44,17 @@ class Delivery:
     data: bytes
     at: float
     message: Any
+    attempt: int  # 0 without a dead letter policy
 
     @classmethod
     def of(cls, received: Any) -> Delivery:
         message = received.message
-        return cls(received.ack_id, message.message_id, message.data, time.monotonic(), message)
+        attempt = received.delivery_attempt
+        return cls(received.ack_id, message.message_id, message.data, time.monotonic(), message, attempt)
+
+    @property
+    def key(self) -> str:
+        return self.message.ordering_key
 
 
 class World:
@@ -99,6 +105,10 @@ class World:
             name=sub.name, topic=sub.topic, enable_exactly_once_delivery=eod, **fields
         )
         return sub
+
+    async def ordered(self, *, eod: bool = True, **fields: Any) -> Sub:
+        """The `ORD` of the checklist, or `ORD-STD` with `eod=False`."""
+        return await self.subscription(eod=eod, enable_message_ordering=True, **fields)
 
     @asynccontextmanager
     async def own_server(self, *options: str, in_memory: bool = False) -> AsyncIterator[World]:
@@ -168,6 +178,19 @@ class Sub:
             ids += response.message_ids
         return ids
 
+    async def publish_messages(self, *messages: Any) -> list[str]:
+        """One Publish of these messages."""
+        response = await self.world.client.Publish(topic=self.topic, messages=messages)
+        return list(response.message_ids)
+
+    async def publish_key(self, key: str, *data: bytes) -> list[str]:
+        """One Publish of messages of this ordering key."""
+        return await self.publish_messages(*[pb.PubsubMessage(data=item, ordering_key=key) for item in data])
+
+    async def publish_attributes(self, *attributes: dict[str, str]) -> list[str]:
+        """One Publish of a message for each dictionary of attributes."""
+        return await self.publish_messages(*[pb.PubsubMessage(attributes=item) for item in attributes])
+
     async def pull(self, count: int = 1, within: float = 10) -> list[Delivery]:
         """As many Pulls as it takes to be given this many messages."""
         taken: list[Delivery] = []
@@ -230,6 +253,23 @@ class Sub:
         return await self.world.client.UpdateSubscription(
             subscription=changed, update_mask=pb.FieldMask(paths=list(fields))
         )
+
+    async def get(self) -> Any:
+        return await self.world.client.GetSubscription(subscription=self.name)
+
+    async def seek(self, moment: Any) -> None:
+        """Seeks to a Timestamp."""
+        await self.world.client.Seek(subscription=self.name, time=moment)
+
+    async def snapshot(self, **fields: Any) -> Any:
+        """A new snapshot of this subscription."""
+        return await self.world.client.CreateSnapshot(
+            **{"name": unique("snapshot"), "subscription": self.name, **fields}
+        )
+
+    async def restore(self, snapshot: Any) -> None:
+        """Seeks to a snapshot."""
+        await self.world.client.Seek(subscription=self.name, snapshot=snapshot.name)
 
     async def set_exactly_once(self, on: bool) -> None:
         await self.update(enable_exactly_once_delivery=on)
@@ -387,6 +427,27 @@ class Stream:
 
 def message_ids(deliveries: Sequence[Delivery]) -> list[str]:
     return [delivery.message_id for delivery in deliveries]
+
+
+def data_of(deliveries: Sequence[Delivery]) -> list[bytes]:
+    return [delivery.data for delivery in deliveries]
+
+
+def timestamp(us: int) -> Any:
+    """A Timestamp from microseconds since the epoch."""
+    seconds, rest = divmod(us, 1_000_000)
+    return pb.Timestamp(seconds=seconds, nanos=rest * 1000)
+
+
+def us_of(moment: Any) -> int:
+    """Microseconds since the epoch of a Timestamp."""
+    assert moment.nanos % 1000 == 0, "times of this server are whole microseconds"
+    return moment.seconds * 1_000_000 + moment.nanos // 1000
+
+
+def from_now(seconds: float) -> Any:
+    """A Timestamp so long after now; before it, when negative."""
+    return timestamp(time.time_ns() // 1000 + round(seconds * 1_000_000))
 
 
 async def until(moment: float) -> None:

@@ -1,4 +1,4 @@
-"""ListTopics, ListSubscriptions, ListTopicSubscriptions: order, pages, tokens."""
+"""Lists of topics, subscriptions and snapshots: order, pages, tokens."""
 
 import random
 
@@ -9,6 +9,7 @@ from tests.wire.calls import Client, refused
 from tests.wire.support import unique
 
 INVALID_ARGUMENT = StatusCode.INVALID_ARGUMENT
+KINDS = ["ListTopics", "ListSubscriptions", "ListSnapshots", "ListTopicSubscriptions", "ListTopicSnapshots"]
 
 
 class Listing:
@@ -19,42 +20,52 @@ class Listing:
         self.client = client
         self.kind = kind
         self.parent = f"projects/{project}"
+        self.of_topic = kind.startswith("ListTopicS")  # which gives names only
         self.topic = f"projects/{project}/topics/the-topic"
         self.others = [
             f"projects/{project}/{{}}/{word}"
             for word in ["abc-1", "abc.2", "ABC", "abc~", "abd", "zzz", "a%c"]
         ]
         random.Random(1).shuffle(self.others)
-        if kind == "ListTopics":
-            self.names = [other.format("topics") for other in self.others]
-            for name in self.names:
-                client.CreateTopic(name=name)
-        else:
-            client.CreateTopic(name=self.topic)
-            self.names = [other.format("subscriptions") for other in self.others]
-            for name in self.names:
-                client.CreateSubscription(name=name, topic=self.topic)
-        if kind == "ListTopicSubscriptions":
+        self.word = "topic" if kind == "ListTopics" else kind.removeprefix("ListTopic").removeprefix("List")
+        self.word = self.word.lower().removesuffix("s")
+        self.names = [other.format(f"{self.word}s") for other in self.others]
+        self._create()
+        if self.of_topic:
             self.parent = self.topic
         self.names.sort()
 
+    def _create(self) -> None:
+        client = self.client
+        if self.word == "topic":
+            for name in self.names:
+                client.CreateTopic(name=name)
+            return
+        client.CreateTopic(name=self.topic)
+        if self.word == "subscription":
+            for name in self.names:
+                client.CreateSubscription(name=name, topic=self.topic)
+            return
+        subscription = client.CreateSubscription(name=unique("subscription"), topic=self.topic).name
+        for name in self.names:
+            client.CreateSnapshot(name=name, subscription=subscription)
+
     def page(self, **fields):
-        key = "topic" if self.kind == "ListTopicSubscriptions" else "project"
+        key = "topic" if self.of_topic else "project"
         return getattr(self.client, self.kind)(**{key: self.parent, **fields})
 
     def names_of(self, response) -> list[str]:
-        if self.kind == "ListTopicSubscriptions":
-            return list(response.subscriptions)
-        return [item.name for item in getattr(response, self.kind.removeprefix("List").lower())]
+        found = getattr(response, f"{self.word}s")
+        return list(found) if self.of_topic else [item.name for item in found]
+
+    def get(self, name: str):
+        return getattr(self.client, f"Get{self.word.title()}")(**{self.word: name})
 
     def delete(self, name: str) -> None:
-        if self.kind == "ListTopics":
-            self.client.DeleteTopic(topic=name)
-        else:
-            self.client.DeleteSubscription(subscription=name)
+        getattr(self.client, f"Delete{self.word.title()}")(**{self.word: name})
 
 
-@pytest.fixture(params=["ListTopics", "ListSubscriptions", "ListTopicSubscriptions"])
+@pytest.fixture(params=KINDS)
 def listing(client: Client, request: pytest.FixtureRequest) -> Listing:
     return Listing(client, request.param)
 
@@ -116,17 +127,14 @@ def test_unused_project_is_empty(client: Client):
     project = unique("topic").replace("/", "-")
     assert len(client.ListTopics(project=f"projects/{project}").topics) == 0
     assert len(client.ListSubscriptions(project=f"projects/{project}").subscriptions) == 0
+    assert len(client.ListSnapshots(project=f"projects/{project}").snapshots) == 0
 
 
-def test_lists_return_whole_resources(client: Client, listing: Listing):
-    if listing.kind == "ListTopicSubscriptions":
-        return  # which returns names only
-    response = listing.page()
-    if listing.kind == "ListTopics":
-        assert list(response.topics) == [client.GetTopic(topic=name) for name in listing.names]
-    else:
-        found = [client.GetSubscription(subscription=name) for name in listing.names]
-        assert list(response.subscriptions) == found
+@pytest.mark.parametrize("kind", ["ListTopics", "ListSubscriptions", "ListSnapshots"])
+def test_lists_of_a_project_return_whole_resources(client: Client, kind: str):
+    listing = Listing(client, kind)
+    found = list(getattr(listing.page(), f"{listing.word}s"))
+    assert found == [listing.get(name) for name in listing.names]
 
 
 def test_more_than_a_thousand_are_listed_in_pages(client: Client):

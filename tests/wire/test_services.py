@@ -22,17 +22,9 @@ METHODS = {
 SERVING = health_pb2.HealthCheckResponse.SERVING
 
 SUBSCRIPTION = "projects/p/subscriptions/abc"
-SNAPSHOT = "projects/p/snapshots/abc"
 SCHEMA = "projects/p/schemas/abc"
 LATER = {
-    "ListTopicSnapshots": dict(topic="projects/p/topics/abc"),
     "ModifyPushConfig": dict(subscription=SUBSCRIPTION),
-    "GetSnapshot": dict(snapshot=SNAPSHOT),
-    "ListSnapshots": dict(project="projects/p"),
-    "CreateSnapshot": dict(name=SNAPSHOT, subscription=SUBSCRIPTION),
-    "UpdateSnapshot": dict(snapshot=dict(name=SNAPSHOT), update_mask=dict(paths=["labels"])),
-    "DeleteSnapshot": dict(snapshot=SNAPSHOT),
-    "Seek": dict(subscription=SUBSCRIPTION, snapshot=SNAPSHOT),
     "CreateSchema": dict(parent="projects/p", schema_id="abc"),
     "GetSchema": dict(name=SCHEMA),
     "ListSchemas": dict(parent="projects/p"),

@@ -2,17 +2,21 @@
 
 import asyncio
 import time
+from collections.abc import Awaitable
+from typing import Any
 
 from grpc import StatusCode
 
 from pubsubd.wire import admin_pb, pb
-from tests.wire.calls import Refusal, refused, transient
+from tests.wire.calls import Refusal, permanent, refused, transient, unordered
 from tests.wire.harness import case
-from tests.wire.support import World, message_ids, unique, until
+from tests.wire.support import World, data_of, from_now, message_ids, unique, until
 
 FAIL = admin_pb.InjectCommitFaultRequest.FAIL
 STALL = admin_pb.InjectCommitFaultRequest.STALL
 NONE = admin_pb.InjectCommitFaultRequest.NONE
+KILL_BEFORE_COMMIT = admin_pb.InjectCommitFaultRequest.KILL_BEFORE_COMMIT
+KILL_AFTER_COMMIT = admin_pb.InjectCommitFaultRequest.KILL_AFTER_COMMIT
 
 
 @case
@@ -179,3 +183,83 @@ async def test_stop_during_a_slow_commit_gives_no_code_that_clients_misread(worl
         leased = {lease.message_id for lease in state.leases}
         for delivery, result in zip(deliveries, results, strict=True):
             assert isinstance(result, BaseException) or int(delivery.message_id) not in leased
+
+
+@case
+async def test_delivery_features_that_could_not_be_written_are_as_they_were(world: World):
+    async with world.own_server() as own:
+        dead = await own.subscription()
+        policy = dict(dead_letter_topic=dead.topic, max_delivery_attempts=5)
+        failing = await own.subscription(dead_letter_policy=policy)
+        await failing.publish()
+        for _ in range(4):
+            await failing.nack(*await failing.pull())
+        (fifth,) = await failing.pull()
+        ordered = await own.ordered(retain_acked_messages=True)
+        await ordered.publish_key("k", b"m1", b"m2", b"m3", b"m4")
+        m1, m2, m3 = await ordered.pull(3)
+        await ordered.ack(m1)
+        snapshot = await ordered.snapshot()
+
+        await own.inject_fault(FAIL)
+        with transient(fifth):
+            await failing.nack(fifth)
+        with transient(m2):
+            await ordered.nack(m2)
+        for moment in (pb.Timestamp(seconds=1), from_now(3600)):
+            with refused(StatusCode.UNAVAILABLE):
+                await ordered.seek(moment)
+        with refused(StatusCode.UNAVAILABLE):
+            await ordered.restore(snapshot)
+        with refused(StatusCode.UNAVAILABLE):
+            await ordered.snapshot(name="projects/wire/snapshots/lost")
+        with refused(StatusCode.UNAVAILABLE):
+            await own.client.DeleteSnapshot(snapshot=snapshot.name)
+        await own.inject_fault(NONE)
+
+        assert await dead.pull_now() == await failing.pull_now() == await ordered.pull_now() == []
+        with refused(StatusCode.NOT_FOUND):
+            await own.client.GetSnapshot(snapshot="projects/wire/snapshots/lost")
+        assert await own.client.GetSnapshot(snapshot=snapshot.name) == snapshot
+        await ordered.ack(m1)  # repeated, so nothing has brought it back
+        with unordered(m3):
+            await ordered.ack(m3)
+        await ordered.ack(m2, m3)
+        assert data_of(await ordered.pull()) == [b"m4"]
+        await failing.nack(fifth)
+        assert data_of(await dead.pull()) == [fifth.data]
+
+
+@case
+async def test_kill_around_a_commit_does_a_seek_or_a_nack_wholly_or_not_at_all(world: World):
+    async with world.own_server() as own:
+        seeking = await own.subscription(retain_acked_messages=True)
+        ordered = await own.ordered(ack_deadline_seconds=60)
+        await seeking.publish_data(b"a", b"b")
+        a, _ = await seeking.pull(2)
+        await seeking.ack(a)
+        await ordered.publish_key("k", b"m1", b"m2")
+        m1, m2 = await ordered.pull(2)
+
+        async def killed(fault: int, call: Awaitable[Any]) -> None:
+            await own.inject_fault(fault, commits=1)
+            with refused(StatusCode.UNAVAILABLE):
+                await call
+            await asyncio.to_thread(own.server.wait)
+            await own.disconnect()
+            await own.start_server()
+
+        await killed(KILL_BEFORE_COMMIT, seeking.seek(pb.Timestamp(seconds=1)))
+        assert await seeking.pull_now() == []
+        await seeking.ack(a)
+        await killed(KILL_AFTER_COMMIT, seeking.seek(pb.Timestamp(seconds=1)))
+        assert data_of(await seeking.pull()) == [b"a"]
+        with permanent(a):
+            await seeking.ack(a)
+        await killed(KILL_BEFORE_COMMIT, ordered.nack(m1))
+        await ordered.ack(m1)
+        await killed(KILL_AFTER_COMMIT, ordered.nack(m2))
+        (again,) = await ordered.pull()
+        assert again.data == b"m2"
+        await ordered.nack(m2)
+        await ordered.ack(again)

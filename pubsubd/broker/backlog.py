@@ -108,7 +108,7 @@ class Backlog:
         self._ordered = ordered
         self._now_us = 0
         self._returned: list[int] = []  # heap of waiting messages that are not staged
-        self._staged: deque[Pick] = deque()
+        self._staged: deque[Entry] = deque()
         self._ahead: deque[Entry] = deque()
         self._read_id = cursor  # the last message put into `_ahead`
         self._fetched: dict[int, Entry] = {}
@@ -116,7 +116,7 @@ class Backlog:
         self._wanted: dict[int, None] = {}  # messages in the queues of keys, or to be forwarded
         self._delayed: list[tuple[int, int, bool]] = []  # (when, message or key, whether it is a key)
         self._reading_range = False
-        self._reading_messages = False
+        self._reading_messages: ReadMessages | None = None
         self._reads: list[Read] = []
         self._parked_count = 0
         if ordered:
@@ -133,7 +133,7 @@ class Backlog:
     @property
     def is_reading(self) -> bool:
         """Whether messages are on their way from storage."""
-        return self._reading_range or self._reading_messages
+        return self._reading_range or self._reading_messages is not None
 
     def low_water(self) -> int:
         """No message with a smaller id will be delivered again. Costs a walk over what is outstanding."""
@@ -206,7 +206,7 @@ class Backlog:
     def at_hand(self) -> int:
         """How many messages could be delivered now (flow.deal.Source). Fetches what is near."""
         staged, waiting = self._staged, self.waiting
-        while staged and staged[0].entry.message_id not in waiting:
+        while staged and staged[0].message_id not in waiting:
             staged.popleft()  # acked late
         if self._returned and not staged:
             self._stage()
@@ -240,19 +240,20 @@ class Backlog:
     def _take_staged(self, hand: _Hand) -> None:
         staged, waiting = self._staged, self.waiting
         while staged:
-            pick = staged[0]
-            message_id = pick.entry.message_id
-            if message_id not in waiting or message_id in self.forwarding:
+            entry = staged[0]
+            message_id = entry.message_id
+            one = waiting.get(message_id)
+            if one is None or message_id in self.forwarding:
                 staged.popleft()  # acked late meanwhile
                 continue
-            if pick.entry.publish_us < self.horizon_us:
+            if entry.publish_us < self.horizon_us:
                 self.is_overdue = True
                 return
-            if not hand.takes(len(pick.entry.data)):
+            if not hand.takes(len(entry.data)):
                 return
             staged.popleft()
             del waiting[message_id]
-            hand.add(pick)
+            hand.add(Pick(entry, one.generation + 1, one.attempt))
 
     def _take_ahead(self, hand: _Hand) -> None:
         """The hot path: nothing stands between the cursor and the consumer."""
@@ -424,13 +425,14 @@ class Backlog:
         if waiting.unchecked and not self._still_matches(entry):
             self._drop_unmatched(entry.message_id)
         else:
-            self._staged.append(Pick(entry, waiting.generation + 1, waiting.attempt))
+            self._staged.append(entry)
 
     def _read_messages(self, message_ids: list[int]) -> None:
         """Ask storage for messages without a key, and for those that are wanted for queues."""
         more = list(islice(self._wanted, limits.READ_MESSAGES_MAX))
-        self._reading_messages = True
-        self._reads.append(ReadMessages(self._owner, self.topic.topic_id, sorted({*message_ids, *more})))
+        read = ReadMessages(self._owner, self.topic.topic_id, sorted({*message_ids, *more}))
+        self._reading_messages = read
+        self._reads.append(read)
 
     def _read_on(self) -> None:
         """Fill `_ahead` from the tail, or ask storage for what the tail no longer has."""
@@ -474,7 +476,9 @@ class Backlog:
         self._read(entries, entries[-1].message_id if entries else read.through_id)
 
     def _loaded_messages(self, read: ReadMessages, entries: Sequence[Entry]) -> None:
-        self._reading_messages = False
+        if read is not self._reading_messages:
+            return  # everything was arranged anew since
+        self._reading_messages = None
         keys = self.keys
         for entry in entries:
             message_id = entry.message_id
@@ -507,20 +511,20 @@ class Backlog:
 
     def read_failed(self, read: ReadRange | ReadMessages) -> None:
         """Storage could not answer; the read is asked for again when the subscription is next pumped."""
-        if isinstance(read, ReadMessages):
-            self._reading_messages = False
+        if isinstance(read, ReadRange):
+            self._reading_range = False
+        elif read is self._reading_messages:
+            self._reading_messages = None
             for message_id in read.message_ids:
                 self._again(message_id)
-        else:
-            self._reading_range = False
 
     def rest(self) -> None:
         """Let go of the messages at hand; they are fetched again when a consumer comes."""
         self._ahead.clear()
         self._read_id = self.cursor
-        for pick in self._staged:
-            if pick.entry.message_id in self.waiting:
-                heappush(self._returned, pick.entry.message_id)
+        for entry in self._staged:
+            if entry.message_id in self.waiting:
+                heappush(self._returned, entry.message_id)
         self._staged.clear()
         self._fetched.clear()
         self._fetched_bytes = 0
@@ -666,6 +670,7 @@ class Backlog:
         self._fetched.clear()
         self._fetched_bytes = 0
         self._wanted.clear()
+        self._reading_messages = None
         self._read_id = self.cursor
         self._returned = []
         self._delayed = []
@@ -734,7 +739,7 @@ class Backlog:
         waiting = self.waiting
         assert not waiting.keys() & self._leases.keys()
         assert all(one <= self.cursor or one in self.carried for one in (*waiting, *self._leases))
-        staged = {pick.entry.message_id for pick in self._staged}
+        staged = {entry.message_id for entry in self._staged}
         delayed = {what for _, what, is_key in self._delayed if not is_key}
         queued: set[int] = set()
         if self.keys is not None:
@@ -743,9 +748,10 @@ class Backlog:
             assert len(queued - waiting.keys()) == self._parked_count
             assert self.forwarding.keys() <= self.keys.held
         placed = staged | delayed | queued | set(self._returned) | self.forwarding.keys()
-        if not self._reading_messages:
-            # Or nothing would ever deliver it.
-            assert all(one in placed or one > self.cursor for one in waiting), waiting.keys() - placed
+        if self._reading_messages is not None:
+            placed |= set(self._reading_messages.message_ids)
+        # Or nothing would ever deliver it.
+        assert all(one in placed or one > self.cursor for one in waiting), waiting.keys() - placed
         assert self.forwarding.keys() <= waiting.keys()
         ahead = [entry.message_id for entry in self._ahead]
         assert ahead == sorted(set(ahead))

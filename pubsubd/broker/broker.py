@@ -29,7 +29,6 @@ from pubsubd.broker.subscription import Refusal, Subscription
 from pubsubd.broker.tail import TailBudget
 from pubsubd.broker.topic import Topic
 from pubsubd.eod.ack_id import AckIds
-from pubsubd.eod.endings import Ending
 from pubsubd.model import errors, limits, names, requests, snapshots
 from pubsubd.model.dead_letter import forwarded
 from pubsubd.model.events import Event, Kind
@@ -116,6 +115,7 @@ class Broker:
                 replay.topics.get(topic_row.topic_id, counters.message_id),
                 topic_row.deleted,
             )
+            topic.retained_id = replay.retained.get(topic.topic_id, 0)
             topic.configure()
             broker._topics_by_id[topic.topic_id] = topic
             if not topic.deleted:
@@ -138,9 +138,7 @@ class Broker:
             broker._add_snapshot(snapshot)
         for ending in saved.endings:
             if ending.sub_id in by_id:
-                by_id[ending.sub_id].endings.add(
-                    ending.message_id, ending.generation, Ending(ending.ending), ending.at_us
-                )
+                by_id[ending.sub_id].restore_ending(ending)
         return broker
 
     def adopt(self, old: Broker, failed: Iterable[Effects]) -> None:
@@ -183,6 +181,11 @@ class Broker:
         records = [
             oplog.published(oplog.Published(topic.topic_id, topic.last_id))
             for topic in self._topics_by_id.values()
+        ]
+        records += [
+            oplog.retained(oplog.Retained(topic.topic_id, topic.retained_id))
+            for topic in self._topics_by_id.values()
+            if topic.retained_id
         ]
         records += [
             record for subscription in self._subscriptions.values() for record in subscription.checkpoint()
@@ -250,7 +253,11 @@ class Broker:
         topic.resource = updated_topic(topic.resource, request)
         self._topic_changed(topic, "updated", now_us)
         if "message_retention_duration" in request.update_mask.paths:
+            was_kept = topic.own_kept_us
             self._retention_changed(topic, now_us)
+            if topic.own_kept_us and not was_kept:
+                topic.retained_id = topic.last_id
+                self.ledger.record(oplog.retained(oplog.Retained(topic.topic_id, topic.last_id)))
         return topic.resource
 
     def get_topic(self, request: pb.GetTopicRequest) -> pb.Topic:
@@ -548,7 +555,7 @@ class Broker:
         if subscription.acked_kept_us:
             kept.append((subscription.start_id, subscription.acked_kept_us))
         if topic.own_kept_us:
-            kept.append((0, topic.own_kept_us))
+            kept.append((topic.retained_id, topic.own_kept_us))
         return [
             Question(topic.topic_id, max(after_id, topic.trimmed_id), max(now_us - kept_us, topic.trimmed_us))
             for after_id, kept_us in kept

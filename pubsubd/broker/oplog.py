@@ -109,6 +109,13 @@ class Published(NamedTuple):
     last_id: int
 
 
+class Retained(NamedTuple):
+    """The retention of a topic was switched on: it keeps messages after this one."""
+
+    topic_id: int
+    after_id: int
+
+
 class Skipped(NamedTuple):
     """Nothing up to `cursor` matches the filter that was not delivered."""
 
@@ -230,7 +237,7 @@ OfSubscription = (
     | Offsets
     | Active
 )
-Record = Counters | Published | OfSubscription
+Record = Counters | Published | Retained | OfSubscription
 
 
 def _q(values: Sequence[int]) -> bytes:
@@ -351,6 +358,10 @@ def offsets(record: Offsets) -> bytes:
 
 def active(record: Active) -> bytes:
     return _record(19, _MARK.pack(*record))
+
+
+def retained(record: Retained) -> bytes:
+    return _record(20, _MARK.pack(*record))
 
 
 def blob(records: Sequence[bytes]) -> bytes:
@@ -522,6 +533,10 @@ def _read_active(data: bytes, at: int) -> Active:
     return Active(*_MARK.unpack_from(data, at))
 
 
+def _read_retained(data: bytes, at: int) -> Retained:
+    return Retained(*_MARK.unpack_from(data, at))
+
+
 _READERS: dict[int, Callable[[bytes, int], Record]] = {
     1: _read_counters,
     2: _read_delivered,
@@ -542,4 +557,5 @@ _READERS: dict[int, Callable[[bytes, int], Record]] = {
     17: _read_epochs,
     18: _read_offsets,
     19: _read_active,
+    20: _read_retained,
 }

@@ -69,6 +69,7 @@ class Replay:
     def __init__(self, saved: Saved) -> None:
         self.counters = oplog.Counters(0, 0, 0, 0, 0, 0, 0)
         self.topics: dict[int, int] = {}  # topic_id: its last message
+        self.retained: dict[int, int] = {}  # topic_id: Topic.retained_id
         self.subscriptions = {
             row.sub_id: SavedSubscription(cursor=row.start_id) for row in saved.subscriptions
         }
@@ -81,6 +82,8 @@ class Replay:
             self.counters = record
         elif isinstance(record, oplog.Published):
             self.topics[record.topic_id] = record.last_id
+        elif isinstance(record, oplog.Retained):
+            self.retained[record.topic_id] = record.after_id
         elif record.sub_id in self.subscriptions:  # else it was deleted since
             _apply(self.subscriptions[record.sub_id], record)
 
@@ -135,6 +138,7 @@ def _apply(sub: SavedSubscription, record: oplog.OfSubscription) -> None:
         case oplog.OldWaiting():
             for message_id, generation, attempt in zip(*record[1:], strict=True):
                 waiting[message_id] = Waiting(generation, attempt)
+                sub.generation_max = max(sub.generation_max, generation)
         case oplog.Waiting():
             for message_id, generation, attempt, okey, ready_us, flags in zip(*record[1:], strict=True):
                 waiting[message_id] = Waiting(

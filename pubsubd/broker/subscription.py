@@ -975,6 +975,10 @@ class Subscription:
         backlog.arrange(list(saved.parked.items()), now_us)
         self.look_at_retention(now_us)
 
+    def restore_ending(self, row: EndingRow) -> None:
+        self.endings.add(row.message_id, row.generation, Ending(row.ending), row.at_us)
+        self._generation_max = max(self._generation_max, row.generation)
+
     def _restore_leases(self, saved: SavedSubscription) -> None:
         leased = list(saved.leased.items())
         ids = self._ack_ids.make(

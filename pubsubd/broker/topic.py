@@ -36,6 +36,8 @@ class Topic:
         # messages were kept for a time, those published before this moment.
         self.trimmed_id = 0
         self.trimmed_us = 0
+        # Its retention was switched on after this message, and does not bring back what was before.
+        self.retained_id = 0
         self._trim_at_us: int | None = None
 
     @property

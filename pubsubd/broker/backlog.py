@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 
 Matches = Callable[[bytes], bool]
 
+# How often one step reads on in the tail when nothing of it matches.
+_READS_OF_TAIL_MAX = 16
+
 
 class Pick(NamedTuple):
     """A message on its way to a consumer, with the numbers of the delivery that it will be."""
@@ -89,13 +92,13 @@ class Backlog:
         self.topic = topic
         self.cursor = cursor
         self.waiting: dict[int, Waiting] = {}
-        self.carried: set[int] = set()
+        self.carried: dict[int, int] = {}  # message_id: first generation of its present life
         self.first_generation = 1  # of messages that were not delivered since the last seek that restored
         self.keys: Keys | None = None
         self.matches = matches
-        # After a seek to a snapshot: up to this id only what matched the filter of its subscription.
-        self.past_through_id = 0
-        self.past_matches: Matches | None = None
+        # After a seek to a snapshot: of messages up to an id only those count that matched a filter of then.
+        self.past: list[tuple[int, Matches]] = []
+        self.has_more = False  # a step was long enough; the next one goes on
         # Messages published before it are past their retention, and not delivered.
         self.horizon_us = 0
         self.is_overdue = False  # such a message was met
@@ -190,10 +193,9 @@ class Backlog:
         matches = self.matches
         if matches is not None:
             entries = [entry for entry in entries if matches(entry.data)]
-        past = self.past_matches
-        if past is not None and entries and entries[0].message_id <= self.past_through_id:
-            through_id = self.past_through_id
-            entries = [entry for entry in entries if entry.message_id > through_id or past(entry.data)]
+        for through_id, matched in self.past:
+            if entries and entries[0].message_id <= through_id:
+                entries = [entry for entry in entries if entry.message_id > through_id or matched(entry.data)]
         return entries
 
     # -- flow.deal.Source ---------------------------------------------------------------------------------
@@ -202,6 +204,7 @@ class Backlog:
         """Messages are dealt at `now_us`."""
         self._now_us = now_us
         self.horizon_us = horizon_us
+        self.has_more = False
 
     def at_hand(self) -> int:
         """How many messages could be delivered now (flow.deal.Source). Fetches what is near."""
@@ -440,12 +443,17 @@ class Backlog:
         if self._reading_range or self._owner.detached or self._parked_count >= limits.PARKED_MESSAGES_MAX:
             return
         if self._read_id >= tail.floor:
-            entries = tail.after(self._read_id, limits.READ_AHEAD_MESSAGES_MIN)
-            # Messages that are held here stay in memory when they leave the tail.
-            sizes = accumulate([len(entry.data) for entry in entries])
-            entries = entries[: bisect_left(list(sizes), limits.READ_BYTES_MAX) + 1]
-            if entries:
+            for _ in range(_READS_OF_TAIL_MAX):
+                entries = tail.after(self._read_id, limits.READ_AHEAD_MESSAGES_MIN)
+                # Messages that are held here stay in memory when they leave the tail.
+                sizes = accumulate([len(entry.data) for entry in entries])
+                entries = entries[: bisect_left(list(sizes), limits.READ_BYTES_MAX) + 1]
+                if not entries:
+                    return
                 self._read(entries, entries[-1].message_id)
+                if self._ahead:
+                    return
+            self.has_more = True  # none of so many matched
         else:
             self._reading_range = True
             self._reads.append(ReadRange(self._owner, self.topic.topic_id, self._read_id, tail.floor))

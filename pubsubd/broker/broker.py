@@ -22,10 +22,19 @@ from pubsubd.broker.clients import Clients
 from pubsubd.broker.consumer import Consumer
 from pubsubd.broker.effects import Effects, Ledger, Trim
 from pubsubd.broker.entry import Entry
-from pubsubd.broker.questions import Found, Question, Read, ReadMessages, ReadRange, ReadTimes
+from pubsubd.broker.questions import (
+    Answer,
+    Found,
+    Question,
+    Read,
+    ReadMessages,
+    ReadRange,
+    ReadTimes,
+    Sift,
+)
 from pubsubd.broker.saved import Replay, Saved
 from pubsubd.broker.snapshot import Snapshot
-from pubsubd.broker.subscription import Refusal, Subscription
+from pubsubd.broker.subscription import Refusal, Subscription, matches_past
 from pubsubd.broker.tail import TailBudget
 from pubsubd.broker.topic import Topic
 from pubsubd.eod.ack_id import AckIds
@@ -465,13 +474,14 @@ class Broker:
         return [Question(subscription.topic.topic_id, backlog.low_water() - 1, 0, backlog.matches)]
 
     def create_snapshot(
-        self, request: pb.CreateSnapshotRequest, answers: Sequence[Found], unique: str, now_us: int
+        self, request: pb.CreateSnapshotRequest, answers: Sequence[Answer], unique: str, now_us: int
     ) -> pb.Snapshot:
         """`unique` becomes part of the name if the request gives none."""
         self.snapshot_questions(request, now_us)
         subscription = self._attached(request.subscription)
         topic, backlog = subscription.topic, subscription.backlog
         (oldest,) = answers
+        assert isinstance(oldest, Found)
         # What was acked since the question was answered makes the snapshot younger, never older.
         expire_us = snapshots.expire_us(now_us, oldest.next_us if oldest.next_id else 0)
         resource = snapshots.created_snapshot(request, topic.name, expire_us)
@@ -486,9 +496,8 @@ class Broker:
             backlog.cursor,
             owed,
             finished,
-            subscription.resource.filter,
+            subscription.filters_for_snapshot(self.message_id),
             subscription.resource.enable_message_ordering,
-            self.message_id,
             now_us,
             expire_us,
             self.journal_seq + len(self.ledger.now.events) + 1,
@@ -535,14 +544,17 @@ class Broker:
         self._drop_if_unused(snapshot.topic)
         self._trim(snapshot.topic, now_us)
 
-    def seek_questions(self, request: pb.SeekRequest, now_us: int) -> list[Question]:
+    def seek_questions(self, request: pb.SeekRequest, now_us: int) -> Sequence[Question | Sift]:
         """What must be known for `seek`: where the time lies, and from where on messages are kept."""
         snapshots.check_seek(request)
         subscription = self._attached(request.subscription)
         topic = subscription.topic
         if request.WhichOneof("target") == "snapshot":
-            self._sought_snapshot(request, subscription)
-            return []
+            snapshot = self._sought_snapshot(request, subscription)
+            message_ids = subscription.sifted(snapshot)
+            if not message_ids:
+                return []
+            return [Sift(topic.topic_id, message_ids, matches_past(subscription.past_for(snapshot)))]
         return [
             Question(topic.topic_id, 0, snapshots.seek_time_us(request)),
             *self._kept_questions(subscription, now_us),
@@ -561,21 +573,23 @@ class Broker:
             for after_id, kept_us in kept
         ]
 
-    def seek(self, request: pb.SeekRequest, answers: Sequence[Found], now_us: int) -> pb.SeekResponse:
+    def seek(self, request: pb.SeekRequest, answers: Sequence[Answer], now_us: int) -> pb.SeekResponse:
         """Set a subscription to a time or to a snapshot; it is done when this is committed."""
         questions = self.seek_questions(request, now_us)
         subscription = self._attached(request.subscription)
-        if len(questions) != len(answers):
+        found = [one for one in answers if isinstance(one, Found)]
+        rejected = [one for one in answers if not isinstance(one, Found)]
+        if len(found) != sum(isinstance(question, Question) for question in questions):
             raise errors.Aborted("The subscription was changed meanwhile; try again.")
         detail: dict[str, Any]
         if request.WhichOneof("target") == "snapshot":
             snapshot = self._sought_snapshot(request, subscription)
             target_us, kept_from_us = snapshot.created_us, snapshot.created_us
-            subscription.seek_to_snapshot(snapshot, now_us)
+            subscription.seek_to_snapshot(snapshot, frozenset().union(*rejected), now_us)
             detail = {"snapshot": snapshot.name, "snapshot_seq": snapshot.seq}
         else:
             target_us = snapshots.seek_time_us(request)
-            kept_from_us = self._seek_to_time(subscription, target_us, answers, now_us)
+            kept_from_us = self._seek_to_time(subscription, target_us, found, now_us)
             # A timestamp can be further away than the journal counts.
             target_us = max(-(2**62), min(target_us, 2**62))
             detail = {}
@@ -800,10 +814,13 @@ class Broker:
     def pump(self, now_us: int, commit_us: int) -> None:
         """Deliver what can be delivered; the deliveries are among the effects."""
         size = 0
+        again: list[Subscription] = []
         while self._awake and size < limits.PUMP_BYTES_MAX:
             subscription = next(iter(self._awake))
             del self._awake[subscription]
             deliveries = subscription.pump(self.boot, now_us, commit_us)
+            if subscription.backlog.has_more:
+                again.append(subscription)
             if subscription.backlog.forwarding:
                 self._forward(subscription, now_us)
             if deliveries:
@@ -811,6 +828,7 @@ class Broker:
                 self.ledger.now.deliveries.extend(deliveries)
             self._set_timer(subscription)
             self._reads.extend(subscription.backlog.take_reads())
+        self._awake.update(dict.fromkeys(again))
 
     def _forward(self, subscription: Subscription, now_us: int) -> None:
         """Publish to the dead letter topic what is at hand of those messages, and finish them here."""

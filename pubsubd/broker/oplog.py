@@ -33,8 +33,8 @@ _PUBLISHED = struct.Struct("<iqII")
 _IDS = struct.Struct("<iI")
 _MARK = struct.Struct("<iq")
 _PARKED = struct.Struct("<iqI")
-_SOUGHT = struct.Struct("<iqiqHIII")
-_EPOCHS = struct.Struct("<iiiqHIII")
+_SOUGHT = struct.Struct("<iqiIIII")
+_EPOCHS = struct.Struct("<iiiIIII")
 
 
 class Counters(NamedTuple):
@@ -163,17 +163,17 @@ class Dropped(NamedTuple):
 
 
 class Sought(NamedTuple):
-    """A seek: what left, what waits again, what above the new cursor stays finished."""
+    """A seek: what left, what waits again, and what the cursor does not take for new when it comes by."""
 
     sub_id: int
     cursor: int
     first_generation: int
-    past_through_id: int
-    past_filter: str
+    past: str  # see Subscription
     purged_ids: Sequence[int]
     restored_ids: Sequence[int]
     restored_okeys: Sequence[int]
-    finished_ids: Sequence[int]
+    carried_ids: Sequence[int]
+    carried_generations: Sequence[int]
 
 
 class Waiting(NamedTuple):
@@ -194,11 +194,11 @@ class Epochs(NamedTuple):
     sub_id: int
     first_generation: int
     generation_max: int
-    past_through_id: int
-    past_filter: str
+    past: str
     floors: Sequence[int]
     generations: Sequence[int]
     carried_ids: Sequence[int]
+    carried_generations: Sequence[int]
     restored_ids: Sequence[int]
     restored_generations: Sequence[int]
 
@@ -323,11 +323,18 @@ def dropped(record: Dropped) -> bytes:
 
 
 def sought(record: Sought) -> bytes:
-    text = record.past_filter.encode()
-    head = _SOUGHT.pack(
-        *record[:4], len(text), len(record.purged_ids), len(record.restored_ids), len(record.finished_ids)
+    text = record.past.encode()
+    counts = len(record.purged_ids), len(record.restored_ids), len(record.carried_ids)
+    return _record(
+        15,
+        _SOUGHT.pack(*record[:3], len(text), *counts),
+        text,
+        _q(record.purged_ids),
+        _q(record.restored_ids),
+        _q(record.restored_okeys),
+        _q(record.carried_ids),
+        _i(record.carried_generations),
     )
-    return _record(15, head, text, *[_q(column) for column in record[5:]])
 
 
 def waiting(record: Waiting) -> bytes:
@@ -337,15 +344,16 @@ def waiting(record: Waiting) -> bytes:
 
 
 def epochs(record: Epochs) -> bytes:
-    text = record.past_filter.encode()
+    text = record.past.encode()
     counts = len(record.floors), len(record.carried_ids), len(record.restored_ids)
     return _record(
         17,
-        _EPOCHS.pack(*record[:4], len(text), *counts),
+        _EPOCHS.pack(*record[:3], len(text), *counts),
         text,
         _q(record.floors),
         _i(record.generations),
         _q(record.carried_ids),
+        _i(record.carried_generations),
         _q(record.restored_ids),
         _i(record.restored_generations),
     )
@@ -481,21 +489,18 @@ def _read_dropped(data: bytes, at: int) -> Dropped:
 
 
 def _read_sought(data: bytes, at: int) -> Sought:
-    sub_id, cursor, generation, through_id, text_bytes, purged, restored, finished = _SOUGHT.unpack_from(
-        data, at
-    )
+    sub_id, cursor, generation, text_bytes, purged, restored, carried = _SOUGHT.unpack_from(data, at)
     columns = _Columns(data, at + _SOUGHT.size)
-    text = columns.text(text_bytes)
     return Sought(
         sub_id,
         cursor,
         generation,
-        through_id,
-        text,
+        columns.text(text_bytes),
         columns.read("q", purged),
         columns.read("q", restored),
         columns.read("q", restored),
-        columns.read("q", finished),
+        columns.read("q", carried),
+        columns.read("i", carried),
     )
 
 
@@ -506,18 +511,17 @@ def _read_waiting(data: bytes, at: int) -> Waiting:
 
 
 def _read_epochs(data: bytes, at: int) -> Epochs:
-    sub_id, first, highest, through_id, text_bytes, floors, carried, restored = _EPOCHS.unpack_from(data, at)
+    sub_id, first, highest, text_bytes, floors, carried, restored = _EPOCHS.unpack_from(data, at)
     columns = _Columns(data, at + _EPOCHS.size)
-    text = columns.text(text_bytes)
     return Epochs(
         sub_id,
         first,
         highest,
-        through_id,
-        text,
+        columns.text(text_bytes),
         columns.read("q", floors),
         columns.read("i", floors),
         columns.read("q", carried),
+        columns.read("i", carried),
         columns.read("q", restored),
         columns.read("i", restored),
     )

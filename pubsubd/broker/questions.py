@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    from pubsubd.broker.entry import Entry
     from pubsubd.broker.subscription import Subscription
 
 
@@ -21,6 +22,14 @@ class Question(NamedTuple):
     after_id: int
     before_us: int
     matches: Callable[[bytes], bool] | None = None  # which messages count as the next one; None: all
+
+
+class Sift(NamedTuple):
+    """Which of these messages, ids ascending, do not match? The answer is a set of their ids."""
+
+    topic_id: int
+    message_ids: list[int]
+    matches: Callable[[Entry], bool]
 
 
 class Found(NamedTuple):
@@ -51,4 +60,5 @@ class ReadTimes(NamedTuple):
     question: Question
 
 
+Answer = Found | frozenset[int]
 Read = ReadRange | ReadMessages | ReadTimes

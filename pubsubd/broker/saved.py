@@ -53,13 +53,12 @@ class SavedSubscription:
     parked: dict[int, int] = field(default_factory=dict)  # message_id: hash of its ordering key
     offsets: dict[int, int] = field(default_factory=dict)
     # What seeks have left behind; see Backlog and Subscription.
-    carried: set[int] = field(default_factory=set)
+    carried: dict[int, int] = field(default_factory=dict)
     epochs: list[tuple[int, int]] = field(default_factory=list)
     restored: dict[int, int] = field(default_factory=dict)
     first_generation: int = 1
     generation_max: int = 1
-    past_through_id: int = 0
-    past_filter: str = ""
+    past: str = "[]"
     active_us: int = 0
 
 
@@ -146,9 +145,9 @@ def _apply(sub: SavedSubscription, record: oplog.OfSubscription) -> None:
                 )
         case oplog.Epochs():
             sub.first_generation, sub.generation_max = record.first_generation, record.generation_max
-            sub.past_through_id, sub.past_filter = record.past_through_id, record.past_filter
+            sub.past = record.past
             sub.epochs = list(zip(record.floors, record.generations, strict=True))
-            sub.carried = set(record.carried_ids)
+            sub.carried = dict(zip(record.carried_ids, record.carried_generations, strict=True))
             sub.restored = dict(zip(record.restored_ids, record.restored_generations, strict=True))
         case oplog.Offsets():
             sub.offsets = dict(zip(record.message_ids, record.offsets, strict=True))
@@ -200,11 +199,9 @@ def _apply_sought(sub: SavedSubscription, record: oplog.Sought) -> None:
     if record.cursor < sub.cursor:
         sub.parked = {one: okey for one, okey in sub.parked.items() if one <= record.cursor}
     sub.cursor = record.cursor
-    sub.carried = {one for one in sub.carried if one <= record.cursor}
-    sub.carried.update(one for one in (*sub.leased, *sub.waiting) if one > record.cursor)
-    sub.carried.update(record.finished_ids)
+    sub.carried = dict(zip(record.carried_ids, record.carried_generations, strict=True))
     sub.restored.update(dict.fromkeys(record.restored_ids, record.first_generation))
     if record.first_generation > sub.first_generation:
         sub.first_generation = sub.generation_max = record.first_generation
         sub.epochs = with_epoch(sub.epochs, record.cursor, record.first_generation)
-    sub.past_through_id, sub.past_filter = record.past_through_id, record.past_filter
+    sub.past = record.past

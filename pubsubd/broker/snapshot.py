@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import struct
 from array import array
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from typing import TYPE_CHECKING
 
 from pubsubd.broker.effects import SnapshotRow
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from pubsubd.broker.topic import Topic
 
 _VERSION = 1
-_HEAD = struct.Struct("<B?qqqqqHII")
+_HEAD = struct.Struct("<B?qqqqIII")
 
 
 class Snapshot:
@@ -27,17 +28,16 @@ class Snapshot:
         cursor: int,
         owed: Mapping[int, int],
         finished: Set[int],
-        filter_text: str,
+        filters: Sequence[tuple[int, str]],
         ordered: bool,
-        last_id: int,
         created_us: int,
         expire_us_max: int,
         seq: int,
     ) -> None:
         """Unacknowledged is everything above `cursor` but `finished`, and below it `owed`.
 
-        `owed` maps message ids to the hashes of their ordering keys. Of messages up to `last_id` only those
-        that match `filter_text` count. `seq` is the number of the journal's event of its creation.
+        `owed` maps message ids to the hashes of their ordering keys. Of messages up to an id of `filters`
+        only those that match that filter count. `seq` is the number of the journal's event of its creation.
         """
         self.snapshot_id = snapshot_id
         self.topic = topic
@@ -45,9 +45,8 @@ class Snapshot:
         self.cursor = cursor
         self.owed = owed
         self.finished = finished
-        self.filter = filter_text
+        self.filters = filters
         self.ordered = ordered
-        self.last_id = last_id
         self.created_us = created_us
         self.expire_us_max = expire_us_max
         self.seq = seq
@@ -67,11 +66,11 @@ class Snapshot:
         return expire_time_us(self.resource)
 
     def row(self) -> SnapshotRow:
-        text = self.filter.encode()
+        text = json.dumps(self.filters).encode()
         state = b"".join(
             (
                 _HEAD.pack(
-                    _VERSION, self.ordered, self.cursor, self.last_id, self.created_us, self.expire_us_max,
+                    _VERSION, self.ordered, self.cursor, self.created_us, self.expire_us_max,
                     self.seq, len(text), len(self.owed), len(self.finished),
                 ),
                 text,
@@ -85,13 +84,13 @@ class Snapshot:
 
     @classmethod
     def of_row(cls, row: SnapshotRow, topic: Topic) -> Snapshot:
-        version, ordered, cursor, last_id, created_us, expire_us_max, seq, text_bytes, owed, finished = (
+        version, ordered, cursor, created_us, expire_us_max, seq, text_bytes, owed, finished = (
             _HEAD.unpack_from(row.state)
         )
         if version != _VERSION:
             raise ValueError(f"snapshot version {version} is not {_VERSION}")
         at = _HEAD.size
-        text = row.state[at : at + text_bytes].decode()
+        texts = row.state[at : at + text_bytes]
         column: array[int] = array("q")
         column.frombytes(row.state[at + text_bytes :])
         return cls(
@@ -101,9 +100,8 @@ class Snapshot:
             cursor,
             dict(zip(column[:owed], column[owed : 2 * owed], strict=True)),
             set(column[2 * owed : 2 * owed + finished]),
-            text,
+            [(through_id, text) for through_id, text in json.loads(texts)],
             ordered,
-            last_id,
             created_us,
             expire_us_max,
             seq,

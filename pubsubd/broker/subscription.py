@@ -12,7 +12,8 @@ ordering key fail with it, without counting.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, NamedTuple
 
 from pubsubd.broker import oplog
@@ -112,7 +113,8 @@ class Subscription:
         self._epochs: list[tuple[int, int]] = []
         self._restored: dict[int, int] = {}  # the same, of single messages
         self._generation_max = 1
-        self._past_filter = ""
+        self._past: list[tuple[int, str]] = []  # (through_id, filter), see Backlog.past
+        self._sought_us = 0
         # By how much the attempts that clients see are lower than those counted: what failed before there
         # was a dead letter policy does not count for it.
         self._offsets: dict[int, int] = {}
@@ -301,9 +303,7 @@ class Subscription:
         message_id, generation = token.message_id, token.generation
         backlog = self.backlog
         first = self._first_generation(message_id)
-        if generation < first and (
-            message_id not in backlog.carried or generation < self._restored.get(message_id, 0)
-        ):
+        if generation < first:
             return Standing.SUPERSEDED
         ending = self.endings.of(message_id, generation)
         if ending is not None:
@@ -322,6 +322,9 @@ class Subscription:
 
     def _first_generation(self, message_id: int) -> int:
         """The first generation of a message since a seek last brought it back, if one did."""
+        carried = self.backlog.carried.get(message_id)
+        if carried is not None:
+            return carried
         first = self._restored.get(message_id, 1)
         for floor_id, generation in reversed(self._epochs):
             if floor_id < message_id:
@@ -698,37 +701,67 @@ class Subscription:
         purged.update([one for one, _ in backlog.parked_messages() if one <= boundary_id])
         if floor_id is not None and max(boundary_id, floor_id) < backlog.cursor:
             cursor = max(boundary_id, floor_id)
-            self._set_past(0, "")
+            self._set_past([])
             self._move(cursor, purged, {}, [], True, now_us)
         else:
             cursor = max(boundary_id, backlog.cursor)
             finished = [one for one in backlog.carried if one > cursor and not self._is_unfinished(one)]
             self._move(cursor, purged, {}, finished, False, now_us)
 
-    def seek_to_snapshot(self, snapshot: Snapshot, now_us: int) -> None:
-        """What was unacknowledged when the snapshot was taken, or came later, is what is so now."""
+    def past_for(self, snapshot: Snapshot) -> list[tuple[int, str]]:
+        """Filters that a message must have matched to be in the snapshot, beside the own one."""
+        return [past for past in snapshot.filters if past[1] != self.resource.filter]
+
+    def sifted(self, snapshot: Snapshot) -> list[int]:
+        """Messages that are outstanding or wait here, and that filters of the snapshot may have rejected."""
+        through_id = max([through_id for through_id, _ in self.past_for(snapshot)], default=0)
+        there = (*self.leases.by_message, *self.backlog.waiting)
+        return sorted([one for one in there if snapshot.cursor < one <= through_id])
+
+    def seek_to_snapshot(self, snapshot: Snapshot, rejected: Set[int], now_us: int) -> None:
+        """What was unacknowledged when the snapshot was taken, or came later, is what is so now.
+
+        `rejected`: those of `sifted` that did not match.
+        """
         backlog = self.backlog
         owed, finished, cursor = snapshot.owed, snapshot.finished, snapshot.cursor
         parked = [one for one, _ in backlog.parked_messages()]
         purged = {
             one
             for one in (*self.leases.by_message, *backlog.waiting, *parked)
-            if (one not in owed if one <= cursor else one in finished)
+            if (one not in owed if one <= cursor else one in finished or one in rejected)
         }
         there = {*self.leases.by_message, *backlog.waiting, *parked}
         restored = {one: okey for one, okey in owed.items() if one not in there}
-        is_same = snapshot.filter == self.resource.filter
-        self._set_past(snapshot.last_id, "" if is_same else snapshot.filter)
+        self._set_past(self.past_for(snapshot))
         self._move(cursor, purged, restored, sorted(finished), True, now_us)
+
+    def filters_for_snapshot(self, last_id: int) -> list[tuple[int, str]]:
+        """Of what is published up to `last_id` only what matches these is owed."""
+        own = [(last_id, str(self.resource.filter))] if self.resource.filter else []
+        return own + [past for past in self._past if past[0] > self.cursor]
 
     def _is_unfinished(self, message_id: int) -> bool:
         return message_id in self.leases.by_message or message_id in self.backlog.waiting
 
-    def _set_past(self, through_id: int, text: str) -> None:
-        """Of messages up to `through_id` only those that match a filter of before are owed."""
-        self._past_filter = text
-        self.backlog.past_through_id = through_id
-        self.backlog.past_matches = _on_data(_compiled(text))
+    def _set_past(self, past: list[tuple[int, str]]) -> None:
+        """Of messages up to an id only those that match a filter of then are owed."""
+        self._past = past
+        self.backlog.past = compiled_past(past)
+
+    def _carried_to(self, cursor: int, finished: Iterable[int], now_us: int) -> dict[int, int]:
+        """What a cursor that is moved to `cursor` does not take for new, and the life that each is in."""
+        there = (*self.leases.by_message, *self.backlog.waiting)
+        above = {one: self._first_generation(one) for one in (*finished, *there) if one > cursor}
+        # Nobody asks any more for what had finished long before the last seek.
+        is_recent = now_us - self._sought_us < limits.ENDING_KEPT_US
+        self._sought_us = now_us
+        below = {
+            one: first
+            for one, first in self.backlog.carried.items()
+            if one <= cursor and (is_recent or self._is_unfinished(one))
+        }
+        return below | above
 
     def _remember_purged(self, message_id: int, waiting: Waiting, now_us: int) -> None:
         generation = waiting.generation
@@ -758,6 +791,7 @@ class Subscription:
         for waiting in backlog.waiting.values():
             if not waiting.collateral:
                 waiting.ready_us = 0
+        carried = self._carried_to(cursor, finished, now_us)
         if restores:
             # Larger than every generation before, so that no ack id of those is taken for one of now.
             self._generation_max += 1
@@ -766,18 +800,25 @@ class Subscription:
         self._restored.update(dict.fromkeys(restored, backlog.first_generation))
         for message_id, okey in restored.items():
             backlog.waiting[message_id] = Waiting(backlog.first_generation - 1, 1, okey, unchecked=True)
-        backlog.carried = {one for one in backlog.carried if one <= cursor}
-        backlog.carried.update(one for one in (*self.leases.by_message, *backlog.waiting) if one > cursor)
-        backlog.carried.update(finished)
+        for message_id in restored:
+            backlog.carried.pop(message_id, None)
+        backlog.carried = carried
         backlog.cursor = cursor
         self._ledger.record(
             oplog.sought(
                 oplog.Sought(
-                    self.sub_id, cursor, backlog.first_generation, backlog.past_through_id,
-                    self._past_filter, sorted(purged), list(restored), list(restored.values()), finished,
+                    self.sub_id,
+                    cursor,
+                    backlog.first_generation,
+                    json.dumps(self._past),
+                    sorted(purged),
+                    list(restored),
+                    list(restored.values()),
+                    list(carried),
+                    list(carried.values()),
                 )
             )
-        )  # fmt: skip
+        )
         backlog.arrange(parked, now_us)
         self.look_at_retention(now_us)
 
@@ -798,10 +839,16 @@ class Subscription:
         """
         backlog = self.backlog
         backlog.begin(now_us, now_us - self.unacked_kept_us)
-        if not self.ready or not backlog.at_hand():
-            return []
-        consumers = list(self.ready)
-        hands = deal(backlog, consumers, self._turn, limits.RESPONSE_BYTES_MAX)
+        hands: list[Hand[Consumer, Pick]] = []
+        while self.ready and backlog.at_hand():
+            cursor = backlog.cursor
+            hands = deal(backlog, list(self.ready), self._turn, limits.RESPONSE_BYTES_MAX)
+            if hands or backlog.cursor == cursor:
+                break
+            # All that was at hand waits for its keys now; what follows may go.
+            if len(backlog.parked) > limits.PARKED_AT_ONCE_MAX:
+                backlog.has_more = True
+                break
         self._turn += 1
         if backlog.parked:
             self._record_parked()
@@ -900,10 +947,16 @@ class Subscription:
             oplog.position(oplog.Position(sub_id, backlog.cursor)),
             oplog.epochs(
                 oplog.Epochs(
-                    sub_id, backlog.first_generation, self._generation_max, backlog.past_through_id,
-                    self._past_filter, [floor for floor, _ in self._epochs],
-                    [generation for _, generation in self._epochs], list(backlog.carried),
-                    list(self._restored), list(self._restored.values()),
+                    sub_id,
+                    backlog.first_generation,
+                    self._generation_max,
+                    json.dumps(self._past),
+                    [floor for floor, _ in self._epochs],
+                    [generation for _, generation in self._epochs],
+                    list(backlog.carried),
+                    list(backlog.carried.values()),
+                    list(self._restored),
+                    list(self._restored.values()),
                 )
             ),
             oplog.active(oplog.Active(sub_id, self.active_us)),
@@ -964,7 +1017,7 @@ class Subscription:
         self._epochs = saved.epochs
         self._restored = saved.restored
         self._offsets = saved.offsets
-        self._set_past(saved.past_through_id, saved.past_filter)
+        self._set_past([(through_id, text) for through_id, text in json.loads(saved.past)])
         self._active_saved_us = saved.active_us
         # It may have been used until the next time that would have been written down.
         self.active_us = min(now_us, saved.active_us + limits.ACTIVITY_STEP_US) if saved.active_us else now_us
@@ -1043,6 +1096,20 @@ _ENDED = {
 
 def _compiled(text: str) -> Matches | None:
     return compile_filter(parse_filter(text)) if text else None
+
+
+def compiled_past(past: Sequence[tuple[int, str]]) -> list[tuple[int, Callable[[bytes], bool]]]:
+    """(through_id, filter) with the filters as functions of stored messages."""
+    found = [(through_id, _on_data(_compiled(text))) for through_id, text in past]
+    return [(through_id, matches) for through_id, matches in found if matches is not None]
+
+
+def matches_past(past: Sequence[tuple[int, str]]) -> Callable[[Entry], bool]:
+    """Whether a message matches all filters that hold for it."""
+    found = compiled_past(past)
+    return lambda entry: all(
+        entry.message_id > through_id or matches(entry.data) for through_id, matches in found
+    )
 
 
 def _on_data(matches: Matches | None) -> Callable[[bytes], bool] | None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
@@ -24,7 +25,16 @@ from pubsubd.broker.consumer import Consumer
 from pubsubd.broker.effects import Delivery, Effects, SnapshotRow, SubscriptionRow, TopicRow
 from pubsubd.broker.entry import Chunk, Entry, chunks, unpack_chunk
 from pubsubd.broker.oplog import blob
-from pubsubd.broker.questions import Found, Question, Read, ReadMessages, ReadRange, ReadTimes
+from pubsubd.broker.questions import (
+    Answer,
+    Found,
+    Question,
+    Read,
+    ReadMessages,
+    ReadRange,
+    ReadTimes,
+    Sift,
+)
 from pubsubd.broker.saved import Saved
 from pubsubd.engine.clock import Clock
 from pubsubd.eod.endings import EndingRow
@@ -244,14 +254,17 @@ class Engine:
         except TimeoutError:
             raise TooSlow("storage takes too long to answer") from None
 
-    async def answers(self, questions: Sequence[Question]) -> list[Found]:
+    async def answers(self, questions: Sequence[Question | Sift]) -> list[Answer]:
         """What storage says to what a command asks before it is given.
 
         Raises:
             NotSettled: storage cannot be read.
         """
         try:
-            return [await self._answer(question) for question in questions]
+            return [
+                await (self._sift(question) if isinstance(question, Sift) else self._answer(question))
+                for question in questions
+            ]
         except StorageFailed as failure:
             _log.error("messages could not be read: %s", failure)
             raise NotSettled("storage cannot be read at present") from None
@@ -478,6 +491,20 @@ class Engine:
             await asyncio.sleep(_PROBE_SECONDS_MAX)
             broker.read_failed(read, self.now_us())
         self.poke()
+
+    async def _sift(self, question: Sift) -> frozenset[int]:
+        topic_id, message_ids, matches = question
+        wanted = set(message_ids)
+        rejected: set[int] = set()
+        while message_ids:
+            rows = await self._store.read_messages(topic_id, message_ids, limits.READ_BYTES_MAX)
+            entries = [entry for row in rows for entry in unpack_chunk(row)]
+            rejected.update(
+                [one.message_id for one in entries if one.message_id in wanted and not matches(one)]
+            )
+            read_id = entries[-1].message_id if entries else message_ids[-1]
+            message_ids = message_ids[bisect_right(message_ids, read_id) :]
+        return frozenset(rejected)
 
     async def _answer(self, question: Question) -> Found:
         topic_id, after_id, before_us, matches = question

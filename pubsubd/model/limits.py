@@ -190,6 +190,8 @@ CLIENT_CHARS_MAX: Final = 256
 #: Ours: messages of one subscription that the cursor has passed because their ordering key is held, eight
 #: bytes or so each; beyond it the subscription reads no further until some are delivered.
 PARKED_MESSAGES_MAX: Final = 500_000
+#: Ours: after so many in one step other work comes first.
+PARKED_AT_ONCE_MAX: Final = 20_000
 #: Ours: bytes of such messages that stay in memory; the others are read again.
 PARKED_BYTES_MAX: Final = 8 * 1024**2
 #: Ours: how close together a subscription or a topic looks for messages past their retention.

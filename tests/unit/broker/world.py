@@ -15,7 +15,7 @@ from pubsubd.broker.consumer import Consumer
 from pubsubd.broker.effects import Delivery, Effects, SnapshotRow, SubscriptionRow, TopicRow
 from pubsubd.broker.entry import Chunk, Entry, chunks, unpack_chunk
 from pubsubd.broker.oplog import blob
-from pubsubd.broker.questions import Found, Question, Read, ReadMessages, ReadRange, ReadTimes
+from pubsubd.broker.questions import Found, Question, Read, ReadMessages, ReadRange, ReadTimes, Sift
 from pubsubd.broker.saved import Saved
 from pubsubd.broker.subscription import Refusal, Subscription
 from pubsubd.eod.endings import EndingRow
@@ -97,8 +97,13 @@ def answer_read(store: FakeStore, read: ReadRange | ReadMessages) -> list[Entry]
     return [entry for row in rows for entry in unpack_chunk(row) if entry.message_id in read.message_ids]
 
 
-def answered(store: FakeStore, question: Question) -> Found:
+def answered(store: FakeStore, question: Question | Sift) -> Any:
     """What the engine answers to a question."""
+    if isinstance(question, Sift):
+        rows = store.range_rows(question.topic_id, 0, 2**62, 2**62)
+        wanted = set(question.message_ids)
+        entries = [entry for row in rows for entry in unpack_chunk(row) if entry.message_id in wanted]
+        return frozenset(entry.message_id for entry in entries if not question.matches(entry))
     topic_id, after_id, before_us, matches = question
     rows = store.range_rows(topic_id, after_id, 2**62, 2**62)
     entries = [entry for row in rows for entry in unpack_chunk(row) if entry.message_id > after_id]
@@ -383,9 +388,10 @@ def state_of(subscription: Subscription) -> dict[str, object]:
             for message_id, one in sorted(subscription.backlog.waiting.items())
         },
         "parked": sorted(subscription.backlog.parked_messages()),
-        "carried": sorted(subscription.backlog.carried),
+        "carried": dict(sorted(subscription.backlog.carried.items())),
+        "restored": dict(sorted(subscription._restored.items())),
         "epochs": (subscription._epochs, subscription.backlog.first_generation, subscription._generation_max),
-        "past": (subscription.backlog.past_through_id, subscription._past_filter),
+        "past": subscription._past,
         "offsets": dict(sorted(subscription._offsets.items())),
         "leases": {
             lease.message_id: (
@@ -416,6 +422,28 @@ def check_subscription(subscription: Subscription) -> None:
         assert consumer.outstanding_messages == len(held)
         assert consumer.outstanding_bytes == sum(lease.size for lease in held)
     assert subscription.ready.keys() <= subscription.consumers.keys()
+
+
+def serve(world: World, *consumers: Consumer) -> None:
+    """Deliver to streams that take whatever comes, until nothing more does."""
+    before = -1
+    while before < (now := sum(len(consumer.shell.leases) for consumer in consumers)):
+        before = now
+        for consumer in consumers:
+            world.broker.set_ready(consumer)
+        world.settle()
+
+
+def survives(world: World) -> None:
+    """Nothing that was promised is lost or changed when the process is killed and started again."""
+    world.turn()
+    before = states(world.broker)
+    assert before == states(restored(world.store))
+    world.turn(checkpoint=True)
+    assert before == states(world.broker) == states(restored(world.store))
+    world.crash()
+    assert before == states(world.broker)
+    check(world.broker)
 
 
 def numbered(count: int, size: int = 1) -> Sequence[bytes]:

@@ -699,14 +699,16 @@ class Subscription:
         backlog = self.backlog
         purged = {one for one in (*self.leases.by_message, *backlog.waiting) if one <= boundary_id}
         purged.update([one for one, _ in backlog.parked_messages() if one <= boundary_id])
-        if floor_id is not None and max(boundary_id, floor_id) < backlog.cursor:
-            cursor = max(boundary_id, floor_id)
+        kept_after_id = None if floor_id is None else max(boundary_id, floor_id)
+        if kept_after_id is not None and kept_after_id < backlog.cursor:
             self._set_past([])
-            self._move(cursor, purged, {}, [], True, now_us)
-        else:
-            cursor = max(boundary_id, backlog.cursor)
-            finished = [one for one in backlog.carried if one > cursor and not self._is_unfinished(one)]
-            self._move(cursor, purged, {}, finished, False, now_us)
+            self._move(kept_after_id, purged, {}, [], True, now_us)
+            return
+        cursor = max(boundary_id, backlog.cursor)
+        # The cursor may still be on its way up from an earlier seek, with finished messages above it.
+        finished = [one for one in backlog.carried if one > cursor and not self._is_unfinished(one)]
+        gone = [one for one in finished if kept_after_id is None or one <= kept_after_id]
+        self._move(cursor, purged, {}, gone, len(gone) < len(finished), now_us)
 
     def past_for(self, snapshot: Snapshot) -> list[tuple[int, str]]:
         """Filters that a message must have matched to be in the snapshot, beside the own one."""

@@ -593,7 +593,10 @@ class Broker:
             # A timestamp can be further away than the journal counts.
             target_us = max(-(2**62), min(target_us, 2**62))
             detail = {}
-        detail |= {"retain_acked": bool(subscription.acked_kept_us), "kept_from_us": kept_from_us}
+        detail |= {
+            "retain_acked": bool(self._kept_questions(subscription, now_us)),
+            "kept_from_us": kept_from_us,
+        }
         topic_id, sub_id = subscription.topic.topic_id, subscription.sub_id
         self.ledger.event(Event(now_us, Kind.SEEK, topic_id, sub_id, aux=target_us), detail)
         subscription.used(now_us)

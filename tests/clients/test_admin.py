@@ -228,9 +228,9 @@ def test_a_detached_subscription_is_left_without_messages(world, topic, subscrip
 @pytest.mark.parametrize(
     "fields",
     [
-        {"filter": "attributes:kind"},
-        {"enable_message_ordering": True},
-        {"retry_policy": {"minimum_backoff": timedelta(seconds=1)}},
+        {"push_config": {"push_endpoint": "https://example.com/push"}},
+        {"bigquery_config": {"table": "project.dataset.table"}},
+        {"cloud_storage_config": {"bucket": "bucket"}},
     ],
     ids=lambda fields: next(iter(fields)),
 )

@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from concurrent import futures
 from typing import Any
 
+from google.api_core.exceptions import ServiceUnavailable
+from google.api_core.retry import Retry, if_exception_type
 from google.cloud import pubsub_v1
 from google.cloud.pubsub_v1.publisher.futures import Future
 from google.cloud.pubsub_v1.subscriber.futures import StreamingPullFuture
@@ -18,6 +20,11 @@ from google.cloud.pubsub_v1.subscriber.message import Message
 from google.cloud.pubsub_v1.types import BatchSettings, PublisherOptions
 
 PATIENCE_SECONDS = 10.0
+# What the library does by default, in smaller steps: each of its own is four times the one before, so that a
+# publisher may stay silent for half a minute when the server was away for half a second.
+QUICK_RETRY = Retry(
+    if_exception_type(ServiceUnavailable), initial=0.1, multiplier=1.3, maximum=1.0, timeout=60.0
+)
 _CLOSE_SECONDS_MAX = 20.0
 
 
@@ -81,7 +88,7 @@ class World:
         """One that lets messages have ordering keys, and batches the messages of a key."""
         return self.publisher_client(
             batch_settings=BatchSettings(**batch_settings),
-            publisher_options=PublisherOptions(enable_message_ordering=True),
+            publisher_options=PublisherOptions(enable_message_ordering=True, retry=QUICK_RETRY),
         )
 
     def subscriber_client(self) -> pubsub_v1.SubscriberClient:

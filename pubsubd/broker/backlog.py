@@ -278,7 +278,8 @@ class Backlog:
     def _take_ahead_carefully(self, consumer: Consumer, hand: _Hand) -> None:
         """As `_take_ahead`, past what is carried, and with respect to ordering keys."""
         ahead, keys, carried, now_us = self._ahead, self.keys, self.carried, self._now_us
-        generation = self.first_generation
+        picks, generation = hand.picks, self.first_generation
+        room = hand.count - len(picks)
         while ahead:
             entry = ahead[0]
             message_id, _, okey, data = entry
@@ -296,14 +297,21 @@ class Backlog:
                     ahead.popleft()
                     self._park(keys, key, entry)
                     continue
-            if not hand.takes(len(data)):
+            # What `_Hand.takes` and `add` do, without the calls.
+            size = hand.size + len(data)
+            if (
+                room <= 0
+                or hand.size >= hand.window_bytes
+                or (size > hand.response_bytes and (picks or not hand.fresh))
+            ):
+                hand.full = True
                 return
             ahead.popleft()
             if keys is not None and okey:
-                if key is None:
-                    key = keys.open(okey)
-                keys.given(key, consumer, message_id)
-            hand.add(Pick(entry, generation, 1))
+                keys.given(key or keys.open(okey), consumer, message_id)
+            picks.append(Pick(entry, generation, 1))
+            hand.size = size
+            room -= 1
             self.cursor = message_id
 
     def _park(self, keys: Keys, key: Key, entry: Entry) -> None:
@@ -718,7 +726,8 @@ class Backlog:
         for okey, leases in outstanding.items():
             key = keys.open(okey)
             key.leased = sorted([lease.message_id for lease in leases])
-            key.sealed = key.leased[-1] > self.cursor
+            # Earlier messages are above the cursor, or it has passed them and they wait.
+            key.sealed = key.leased[-1] > min([self.cursor, *queued.get(okey, ())])
             for lease in leases:
                 if isinstance(lease.holder, Consumer):
                     key.owner, key.owner_name = lease.holder, lease.holder.name

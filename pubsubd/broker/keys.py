@@ -190,10 +190,21 @@ class Keys:
         self.held.difference_update(gone)
         return gone
 
-    def ended(self, okeys: Iterable[int], now_us: int) -> None:
-        """Leases of these keys were acked; those that nothing of is left are forgotten."""
+    def ended(self, leases: Iterable[Lease], now_us: int) -> None:
+        """These leases were acked; keys that nothing is left of are forgotten."""
         keys = self._keys
-        for okey in okeys:
+        others: dict[int, None] = {}
+        for lease in leases:
+            okey = lease.okey
+            key = keys.get(okey)
+            if key is None:
+                continue  # without a key
+            # Nearly all keys of many have one message outstanding.
+            if len(key.leased) == 1 and not key.queue and now_us > key.until_us:
+                del keys[okey]
+            else:
+                others[okey] = None
+        for okey in others:
             key = keys.get(okey)
             if key is not None and not self.first(key):
                 self.arrange(key, now_us)
@@ -222,11 +233,13 @@ class Keys:
         by_key: dict[int, list[Lease]] = {}
         good: list[Lease] = []
         ahead: list[Lease] = []
+        keys = self._keys
         for lease in leases:
-            if lease.okey:
-                by_key.setdefault(lease.okey, []).append(lease)
-            else:
+            okey = lease.okey
+            if not okey or len(keys[okey].leased) == 1:
                 good.append(lease)
+            else:
+                by_key.setdefault(okey, []).append(lease)
         for okey, wanted in by_key.items():
             key = self._keys[okey]
             if len(wanted) == 1:

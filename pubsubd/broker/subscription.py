@@ -356,7 +356,7 @@ class Subscription:
     def _ack(self, leases: list[Lease], call_id: int, now_us: int) -> None:
         self.leases.end(leases)
         if self.backlog.keys is not None:
-            self.backlog.keys.ended({lease.okey: None for lease in leases}, now_us)
+            self.backlog.keys.ended(leases, now_us)
         self._finish([lease.message_id for lease in leases])
         has_sought = bool(self._epochs)
         for lease in leases:
@@ -387,7 +387,7 @@ class Subscription:
         if lease is not None:
             self.leases.end([lease])
             if self.backlog.keys is not None:
-                self.backlog.keys.ended([lease.okey], now_us)
+                self.backlog.keys.ended([lease], now_us)
         elif not self.backlog.finish_waiting(message_id, now_us):
             return False
         self._finish([message_id])

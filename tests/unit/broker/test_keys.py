@@ -75,8 +75,7 @@ class Desk:
         return message_id
 
     def ack(self, *message_ids: int) -> None:
-        okeys = {self.leases.pop(message_id).okey for message_id in message_ids}
-        self.keys.ended(okeys, self.now_us)
+        self.keys.ended([self.leases.pop(message_id) for message_id in message_ids], self.now_us)
 
     def park(self, *message_ids: int, okey: int = K) -> None:
         for message_id in message_ids:

@@ -233,7 +233,7 @@ async def test_delivery_features_that_could_not_be_written_are_as_they_were(worl
 @case
 async def test_kill_around_a_commit_does_a_seek_or_a_nack_wholly_or_not_at_all(world: World):
     async with world.own_server() as own:
-        seeking = await own.subscription(retain_acked_messages=True)
+        seeking = await own.subscription(ack_deadline_seconds=60, retain_acked_messages=True)
         ordered = await own.ordered(ack_deadline_seconds=60)
         await seeking.publish_data(b"a", b"b")
         a, _ = await seeking.pull(2)

@@ -250,7 +250,7 @@ async def test_seek_brings_back_matching_messages_only(world: World):
 @case
 async def test_filter_holds_after_a_kill(world: World):
     async with world.own_server() as own:
-        sub = await own.subscription(filter=ODD_ONLY)
+        sub = await own.subscription(filter=ODD_ONLY, ack_deadline_seconds=60)
         (leased,) = await sub.publish_attributes(ODD)
         (a,) = await sub.pull()
         # Nobody consumes these, so the server meets them first after its restart.

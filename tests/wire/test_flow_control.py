@@ -147,3 +147,20 @@ async def test_many_streams_share_one_connection(world: World):
         await asyncio.sleep(2)
         seen = [delivery.message_id for _, stream in streams for delivery in stream.deliveries]
         assert sorted(seen) == sorted(ids)
+
+
+@case
+async def test_messages_that_trickle_in_go_round(world: World):
+    for looks in (0, 1):
+        sub = await world.subscription()
+        async with sub.stream() as one, sub.stream() as other:
+            await one.pong()
+            await other.pong()
+            for _ in range(looks):
+                await sub.pull_now()  # which asks the server to deal when there is nothing
+            for count in range(1, 21):
+                await sub.publish()
+                while len(one.deliveries) + len(other.deliveries) < count:
+                    await asyncio.sleep(0.01)
+                await asyncio.sleep(0.03)  # both streams are idle again
+            assert 5 <= len(one.deliveries) <= 15

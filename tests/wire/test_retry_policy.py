@@ -12,8 +12,8 @@ from tests.wire.support import Delivery, Stream, Sub, World, data_of, from_now, 
 
 INVALID_ARGUMENT = StatusCode.INVALID_ARGUMENT
 
-# How late a busy machine may look. Smaller than the difference between any delay here and its double.
-LATE_SECONDS_MAX = 1.3
+# How late a busy machine may look.
+LATE_SECONDS_MAX = 3.0
 
 
 def seconds(number: float) -> pb.Duration:
@@ -26,7 +26,7 @@ def backoff(minimum: float | None = None, maximum: float | None = None) -> pb.Re
     return pb.RetryPolicy(**{name: seconds(value) for name, value in fields.items() if value is not None})
 
 
-async def delay_of_nack(sub: Sub, stream: Stream, delivery: Delivery, within: float = 6):
+async def delay_of_nack(sub: Sub, stream: Stream, delivery: Delivery, within: float = 8):
     """Nacks a delivery; returns the next one of the message and how long it took."""
     before = time.monotonic()
     await sub.nack(delivery)
@@ -106,11 +106,11 @@ async def test_without_a_policy_there_is_no_delay(world: World):
 
 @case
 async def test_delay_doubles_with_each_failure_up_to_the_maximum(world: World):
-    sub = await world.subscription(retry_policy=backoff(0.5, 2))
+    sub = await world.subscription(retry_policy=backoff(0.5, 1))
     await sub.publish()
     async with sub.stream() as stream:
         (a,) = await stream.take()
-        for expected in (0.5, 1, 2, 2):
+        for expected in (0.5, 1, 1, 1, 1):  # the last would be 8 without a maximum
             a, delay = await delay_of_nack(sub, stream, a)
             check_delay(delay, expected)
 
@@ -142,7 +142,7 @@ async def test_delays_hold_for_pull_and_without_exactly_once(world: World):
 
 @case
 async def test_delayed_message_holds_no_other_and_counts_for_itself(world: World):
-    sub = await world.subscription(retry_policy=backoff(1, 600))
+    sub = await world.subscription(retry_policy=backoff(2, 600))
     await sub.publish()
     async with sub.stream() as stream:
         (a,) = await stream.take()
@@ -150,12 +150,12 @@ async def test_delayed_message_holds_no_other_and_counts_for_itself(world: World
         a_nacked = time.monotonic()
         await sub.nack(a)
         await sub.publish(3)
-        b, *_ = await stream.take(3, within=1.5)
+        b, *_ = await stream.take(3, within=3)
         b_nacked = time.monotonic()
         await sub.nack(b)
-        again = {delivery.message_id: delivery for delivery in await stream.take(2, within=6)}
-        check_delay(again[a.message_id].at - a_nacked, 2)  # its second failure
-        check_delay(again[b.message_id].at - b_nacked, 1)  # the first of this one
+        again = {delivery.message_id: delivery for delivery in await stream.take(2, within=8)}
+        check_delay(again[a.message_id].at - a_nacked, 4)  # its second failure
+        check_delay(again[b.message_id].at - b_nacked, 2)  # the first of this one, not the third: 8
 
 
 @case
@@ -204,7 +204,7 @@ async def test_attempts_are_counted_through_delays(world: World):
 
 @case
 async def test_changed_policy_holds_for_failures_after_the_change(world: World):
-    sub = await world.subscription(retry_policy=backoff(3, 3))
+    sub = await world.subscription(retry_policy=backoff(5, 5))
     await sub.publish(2)
     async with sub.stream() as stream:
         a, b = await stream.take(2)
@@ -213,9 +213,9 @@ async def test_changed_policy_holds_for_failures_after_the_change(world: World):
         await sub.update(retry_policy=backoff(0, 0))
         _, delay = await delay_of_nack(sub, stream, b)
         assert delay < LATE_SECONDS_MAX
-        (again,) = await stream.take(within=6)
+        (again,) = await stream.take(within=9)
         assert again.message_id == a.message_id
-        check_delay(again.at - before, 3)
+        check_delay(again.at - before, 5)
 
 
 @case
@@ -239,7 +239,7 @@ async def test_seek_ends_the_delay_of_a_message_that_it_leaves_unacked(world: Wo
     await sub.nack(a)
     assert await sub.pull_now() == []
     await sub.seek(from_now(-3600))
-    (b,) = await sub.pull(within=2)
+    (b,) = await sub.pull()
     assert b.message_id == a.message_id
 
 

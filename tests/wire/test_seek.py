@@ -380,16 +380,21 @@ async def test_seek_under_load_neither_loses_nor_repeats(world: World):
                 failed = await sub.failed_acks(*deliveries)
                 confirmed.extend(d.message_id for d in deliveries if d.ack_id not in failed)
 
+    async def confirmed_count(count: int) -> None:
+        async with asyncio.timeout(15):
+            while len(confirmed) < count:
+                await asyncio.sleep(0.05)
+
     receiver = asyncio.create_task(receive())
     published: list[str] = []
     for _ in range(10):
         published += await sub.publish(20)
         await asyncio.sleep(0.02)
-    await asyncio.sleep(1)
-    assert sorted(confirmed) == sorted(published)
+    await confirmed_count(200)
     await sub.seek(PAST)
     published += published + await sub.publish(20)
-    await asyncio.sleep(1.5)
+    await confirmed_count(420)
+    await asyncio.sleep(1)
     receiver.cancel()
     assert sorted(confirmed) == sorted(published)
 
@@ -615,7 +620,7 @@ async def test_snapshot_of_an_unordered_subscription_is_not_for_an_ordered_one(w
 @case
 async def test_snapshots_and_seeks_survive_a_kill(world: World):
     async with world.own_server() as own:
-        sub = await own.subscription()
+        sub = await own.subscription(ack_deadline_seconds=60)
         retaining = await own.subscription(topic=sub.topic, retain_acked_messages=True)
         purged = await own.subscription(topic=sub.topic)
         await publish_each(sub, b"a", b"b", b"c")

@@ -206,11 +206,11 @@ def test_end_may_be_moved_up_to_the_first_one(client: Client, create):
 async def test_snapshot_is_gone_at_its_end(world: World):
     sub = await world.subscription()
     made = await sub.snapshot()
-    changed = pb.Snapshot(name=made.name, expire_time=from_now(2))
+    changed = pb.Snapshot(name=made.name, expire_time=from_now(3))
     mask = pb.FieldMask(paths=["expire_time"])
     await world.client.UpdateSnapshot(snapshot=changed, update_mask=mask)
     await world.client.GetSnapshot(snapshot=made.name)
-    await asyncio.sleep(2.3)
+    await asyncio.sleep(3.3)
     with refused(StatusCode.NOT_FOUND, "Resource not found", f"(resource={leaf(made.name)})."):
         await world.client.GetSnapshot(snapshot=made.name)
     with refused(StatusCode.NOT_FOUND):

@@ -34,6 +34,7 @@ def main(
         run = Run(directory, kills, seed, drain=drain, show=_progress, options=server_option)
         outcome = asyncio.run(run.run())
     _progress("")
+    click.echo(str(run.plan))
     click.echo(table(outcome))
     raise SystemExit(1 if outcome.violations else 0)
 

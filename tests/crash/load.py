@@ -1,8 +1,9 @@
 """A load that remembers what it was told: publishers and consumers of every kind, in one event loop.
 
 What becomes of a delivery is drawn when it arrives (`_FATES`): most are acked at once, some are nacked,
-extended, held over the next kill, let expire, or named again afterwards. A call without an answer is
-repeated, as client libraries do. Consumers come back by themselves when the server is gone.
+extended, held over the next kill, let expire, or named again afterwards. Messages of ill repute are nacked
+until they are dead letters. A call without an answer is repeated, as client libraries do. Consumers come back
+by themselves when the server is gone.
 """
 
 from __future__ import annotations
@@ -12,17 +13,22 @@ import contextlib
 import itertools
 import random
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from typing import Any
 
 import grpc
 
 from pubsubd.wire import pb
+from tests.crash.changes import Changes
+from tests.crash.filters import draw_attributes, matches
+from tests.crash.hashes import payload_hash
 from tests.crash.log import Answer, Delivered, Kind, Log, Odd, Operation, Published, now_us
+from tests.crash.plan import LEASE_SECONDS, TOPICS, Plan, Watched, duration
 from tests.crash.resources import Resources
+from tests.crash.snapshots import Snapshots
 from tests.wire.calls import CHANNEL_OPTIONS, PERMANENT, TRANSIENT, Client, Refusal
 
+_UNORDERED = "TRANSIENT_FAILURE_UNORDERED_ACK_ID"
 _GONE = {grpc.StatusCode.UNAVAILABLE}
 # What grpc.aio itself says of a stream that broke while it was written to.
 _BROKEN_TEXT = "Internal error from Core"
@@ -32,42 +38,23 @@ _COME_BACK_SOON = [
     ("grpc.min_reconnect_backoff_ms", 50),
     ("grpc.max_reconnect_backoff_ms", 100),
 ]
-_LEASE_SECONDS = 10  # the shortest that the service allows
 _BATCH_SECONDS = 0.004
 _BATCH_MAX = 100
 _UNACKED_MAX = 2500
-
-
-@dataclass(frozen=True)
-class Watched:
-    """A subscription that is there from beginning to end."""
-
-    name: str
-    topic: str
-    exactly_once: bool
-    streams: int = 0
-    pulls: int = 0
-    acks_on_stream: bool = False
-
-
-_TOPICS = ["projects/crash/topics/first", "projects/crash/topics/second"]
-WATCHED = [
-    Watched("projects/crash/subscriptions/a-streams", _TOPICS[0], True, streams=2),
-    Watched("projects/crash/subscriptions/a-pulls", _TOPICS[0], True, pulls=2),
-    Watched(
-        "projects/crash/subscriptions/b-on-stream", _TOPICS[1], True, streams=1, pulls=1, acks_on_stream=True
-    ),
-    Watched("projects/crash/subscriptions/b-plain", _TOPICS[1], False, streams=1, pulls=1),
-]
-EXACTLY_ONCE = {one.name: one.exactly_once for one in WATCHED}
-SUBSCRIPTIONS = {topic: [one.name for one in WATCHED if one.topic == topic] for topic in _TOPICS}
+_KEYS = 6
+_KEYED = 0.6
+_ILL_REPUTE = "nack-me"
+_OF_ILL_REPUTE = 0.03
 
 
 class Load:
     """Starts with `start`, runs until `stop`. `replied` is called right after each answer, with its kind."""
 
-    def __init__(self, address: str, log: Log, chance: random.Random, replied: Callable[[str], None]) -> None:
+    def __init__(
+        self, address: str, log: Log, chance: random.Random, replied: Callable[[str], None], plan: Plan
+    ) -> None:
         self.log = log
+        self._plan = plan
         # Cleared while the server is known to be down: no news comes from knocking.
         self.up = asyncio.Event()
         self.up.set()
@@ -82,27 +69,29 @@ class Load:
         self._numbers = itertools.count(1)
         self._unacked: set[tuple[str, int]] = set()
         self._acked: set[tuple[str, int]] = set()
+        self.delivered_us = 0  # when something was last delivered
 
     async def start(self) -> None:
         client = self.spare_client = self._client()
-        for topic in _TOPICS:
-            await client.CreateTopic(name=topic)
-        for one in WATCHED:
-            await client.CreateSubscription(
-                name=one.name,
-                topic=one.topic,
-                ack_deadline_seconds=_LEASE_SECONDS,
-                enable_exactly_once_delivery=one.exactly_once,
-            )
-        for number, topic in enumerate(_TOPICS):
+        for topic, seconds in self._plan.topics.items():
+            retention = {"message_retention_duration": duration(seconds)} if seconds else {}
+            await client.CreateTopic(name=topic, **retention)
+        for one in self._plan.watched:
+            await client.CreateSubscription(**one.resource())
+        for number, topic in enumerate(TOPICS):
             self._spawn(self._publish(number, topic))
-        for one in WATCHED:
-            for _ in range(one.streams):
-                self._spawn(self._stream(one))
+        for one in self._plan.watched:
+            for number in range(one.streams):
+                self._spawn(self._stream(one, number))
             for _ in range(one.pulls):
                 self._spawn(self._pull(one))
-        self.resources = Resources(self._client(), self.log, self._chance)
-        self._resources_task = self._spawn(self._change_resources())
+        snapshots = Snapshots(self._client(), self.log, self._chance)
+        self._resources = Resources(self._client(), self.log, self._chance, snapshots)
+        self._changes = Changes(self._client(), self.log, self._chance, self._plan, snapshots)
+        self._changing = [
+            self._spawn(self._keep_changing(self._resources, 0.05)),
+            self._spawn(self._keep_changing(self._changes, 0.25)),
+        ]
 
     def calm_down(self) -> None:
         """Publish nothing more, leave no stream, and ack what comes."""
@@ -114,9 +103,17 @@ class Load:
         """(subscription, message id) of what was published and not yet acked for certain."""
         return self._unacked
 
-    def count_published(self, topic: str, message_ids: list[int]) -> None:
-        told = {(name, message_id) for name in SUBSCRIPTIONS[topic] for message_id in message_ids}
-        self._unacked |= told - self._acked
+    def owes(self, owed: Iterable[tuple[str, int]]) -> None:
+        """What a dead server was found to owe: messages leave it in other ways than by an ack."""
+        self._unacked = set(owed)
+
+    def count_published(self, publish: Published) -> None:
+        assert publish.message_ids is not None
+        for one in self._plan.of_topic(publish.topic):
+            for message_id, attributes in zip(publish.message_ids, publish.attributes, strict=True):
+                pair = (one.name, message_id)
+                if pair not in self._acked and matches(one.filter, attributes):
+                    self._unacked.add(pair)
 
     def count_acked(self, delivered: Delivered) -> None:
         pair = (delivered.subscription, delivered.message_id)
@@ -171,36 +168,51 @@ class Load:
                 await self._publish_once(client, publisher, topic)
 
     async def _publish_once(self, client: Client, publisher: int, topic: str) -> None:
+        chance = self._chance
+        count = chance.randint(1, 12)
         datas = [
-            b"%d/%d " % (publisher, next(self._numbers)) + b"." * self._chance.choice((5, 50, 300, 3000))
-            for _ in range(self._chance.randint(1, 12))
+            b"%d/%d " % (publisher, next(self._numbers)) + b"." * chance.choice((5, 50, 300, 3000))
+            for _ in range(count)
         ]
-        sent_us = now_us()
-        message_ids: list[int] | None = None
+        attributes = [draw_attributes(chance) for _ in range(count)]
+        for of_one in attributes:
+            if chance.random() < _OF_ILL_REPUTE:
+                of_one[_ILL_REPUTE] = "yes"
+        # One request carries one key.
+        key = f"key-{chance.randrange(_KEYS)}" if chance.random() < _KEYED else ""
+        messages = [
+            pb.PubsubMessage(data=data, attributes=of_one, ordering_key=key)
+            for data, of_one in zip(datas, attributes, strict=True)
+        ]
+        for data, of_one in zip(datas, attributes, strict=True):
+            self.log.attributes[payload_hash(data, of_one)] = of_one
+        publish = Published(topic, publisher, now_us(), 0, datas, None, attributes, key)
         try:
-            response = await client.Publish(
-                topic=topic, messages=[pb.PubsubMessage(data=data) for data in datas]
-            )
+            response = await client.Publish(topic=topic, messages=messages)
             self._replied("publish")
             message_ids = [int(message_id) for message_id in response.message_ids]
-            self.count_published(topic, message_ids)
+            publish = publish._replace(message_ids=message_ids)
+            self.count_published(publish)
         except grpc.RpcError as error:
             if error.code() not in _GONE:
                 self._odd("Publish", error)
-        self.log.publishes.append(Published(topic, publisher, sent_us, now_us(), datas, message_ids))
-        if message_ids is None:
+        self.log.publishes.append(publish._replace(done_us=now_us()))
+        if publish.message_ids is None:
             await self.pause()
 
-    async def _change_resources(self) -> None:
+    async def _keep_changing(self, what: Changes | Resources, seconds_max: float) -> None:
         while True:
-            await self.resources.change_one()
-            await asyncio.sleep(self._chance.uniform(0.005, 0.05))
+            await self.up.wait()
+            await what.change_one()
+            await asyncio.sleep(self._chance.uniform(seconds_max / 10, seconds_max))
 
     async def check_resources(self) -> None:
         """Compare all resources with what they can be; nothing changes meanwhile or afterwards."""
-        self._resources_task.cancel()
-        await asyncio.wait([self._resources_task])
-        await self.resources.look_at_all()
+        for task in self._changing:
+            task.cancel()
+        await asyncio.wait(self._changing)
+        await self._resources.look_at_all()
+        await self._changes.look_at_all()
 
     # -- consuming ----------------------------------------------------------------------------------------
 
@@ -223,14 +235,16 @@ class Load:
             self._take(watched, asker, asked_us, response.received_messages)
             await asyncio.sleep(self._chance.uniform(0, 0.02))
 
-    async def _stream(self, watched: Watched) -> None:
+    async def _stream(self, watched: Watched, number: int) -> None:
+        # Some say who they are; the keys that one of those had go on with the next of its name.
+        client_id = f"client {number}" if self._chance.random() < 0.5 else ""
         client = self._client()
         unary = _Unary(self, watched, client)
         while self._consuming:
             call = client.StreamingPull()
             on_stream = _OnStream(self, watched, call) if watched.acks_on_stream else None
             try:
-                async for asked_us, response in self._responses(call, watched):
+                async for asked_us, response in self._responses(call, watched, client_id):
                     self._take(watched, on_stream or unary, asked_us, response.received_messages)
                     if on_stream is not None:
                         on_stream.confirmed(response)
@@ -243,14 +257,15 @@ class Load:
                     on_stream.ended()
             await self.pause()
 
-    async def _responses(self, call: Any, watched: Watched) -> AsyncIterator[tuple[int, Any]]:
+    async def _responses(self, call: Any, watched: Watched, client_id: str) -> AsyncIterator[tuple[int, Any]]:
         """(when the stream was opened, response), until this side closes it or it breaks."""
         asked_us = now_us()
         # Some streams are left early, with deliveries on the way that nobody will see.
         until_us = asked_us + int(self._chance.uniform(0.5, 6) * 1e6)
         first = pb.StreamingPullRequest(
             subscription=watched.name,
-            stream_ack_deadline_seconds=_LEASE_SECONDS,
+            stream_ack_deadline_seconds=LEASE_SECONDS,
+            client_id=client_id,
             max_outstanding_messages=self._chance.choice((0, 50, 1000)),
             protocol_version=self._chance.choice((0, 1)),
         )
@@ -266,6 +281,7 @@ class Load:
     def _take(self, watched: Watched, asker: _Asker, asked_us: int, received_messages: Any) -> None:
         at_us = now_us()
         if received_messages:
+            self.delivered_us = at_us
             self._replied("delivery")
         for received in received_messages:
             message = received.message
@@ -275,13 +291,22 @@ class Load:
                 received.ack_id,
                 at_us,
                 asked_us,
-                _LEASE_SECONDS,
+                LEASE_SECONDS,
                 message.publish_time.ToMicroseconds(),
                 message.data,
+                message.ordering_key,
+                tuple(sorted(message.attributes.items())),
+                received.delivery_attempt,
             )
             self.log.deliveries.append(delivered)
-            fate = _ack_at_once if self._calm else self._chance.choices(*_FATES)[0]
-            self._spawn(fate(_Handled(self, watched, asker, delivered)))
+            self._spawn(self._fate(watched, delivered)(_Handled(self, watched, asker, delivered)))
+
+    def _fate(self, watched: Watched, delivered: Delivered) -> Fate:
+        if self._calm:
+            return _ack_at_once
+        if watched.dead_letter and (_ILL_REPUTE, "yes") in delivered.attributes:
+            return self._chance.choices(*_FATES_OF_ILL_REPUTE)[0]
+        return self._chance.choices(*_FATES)[0]
 
 
 @contextlib.contextmanager
@@ -307,10 +332,9 @@ class _Handled:
 
     def __init__(self, load: Load, watched: Watched, asker: _Asker, delivered: Delivered) -> None:
         self._load = load
-        self._exactly_once = watched.exactly_once
+        self._watched = watched
         self._asker = asker
         self._delivered = delivered
-        self._counted: set[str] = set()
 
     async def sleep(self, least: float, most: float) -> None:
         await asyncio.sleep(self._load._chance.uniform(least, most))
@@ -323,30 +347,39 @@ class _Handled:
         return answer
 
     async def insist(self, kind: Kind, seconds: int = 0) -> Answer:
-        """Ask until there is an answer."""
-        while (answer := await self.ask(kind, seconds)) is Answer.UNKNOWN:
+        """Ask until there is an answer that is final."""
+        while (answer := await self.ask(kind, seconds)) in (Answer.UNKNOWN, Answer.UNORDERED):
             await self._load.pause()
         return answer
 
+    async def ack(self) -> None:
+        answer = await self.insist(Kind.ACK)
+        # An earlier message of its key may have failed; then this one comes again sooner if it is nacked.
+        if answer is Answer.PERMANENT and self._delivered.ordering_key and self._load._chance.random() < 0.6:
+            await self.insist(Kind.NACK)
+
+
+Fate = Callable[[_Handled], Awaitable[None]]
+
 
 async def _ack_at_once(one: _Handled) -> None:
-    await one.insist(Kind.ACK)
+    await one.ack()
 
 
 async def _ack_soon(one: _Handled) -> None:
     await one.sleep(0, 0.3)
-    await one.insist(Kind.ACK)
+    await one.ack()
 
 
 async def _confirm_receipt(one: _Handled) -> None:
-    await one.insist(Kind.EXTEND, 30)
+    await one.insist(Kind.EXTEND, 15)
     await one.sleep(0, 0.5)
-    await one.insist(Kind.ACK)
+    await one.ack()
 
 
 async def _hold(one: _Handled) -> None:
     await one.sleep(1, 7)
-    await one.insist(Kind.ACK)
+    await one.ack()
 
 
 async def _extend_and_hold(one: _Handled) -> None:
@@ -354,7 +387,7 @@ async def _extend_and_hold(one: _Handled) -> None:
     await one.sleep(0.5, 3)
     await one.ask(Kind.EXTEND, 20)
     await one.sleep(0.5, 3)
-    await one.insist(Kind.ACK)
+    await one.ack()
 
 
 async def _nack(one: _Handled) -> None:
@@ -365,7 +398,7 @@ async def _nack_and_name_again(one: _Handled) -> None:
     await one.insist(Kind.NACK)
     await one.ask(Kind.ACK)
     await one.ask(Kind.NACK)
-    await one.ask(Kind.EXTEND, 30)
+    await one.ask(Kind.EXTEND, 15)
 
 
 async def _ack_and_name_again(one: _Handled) -> None:
@@ -393,7 +426,15 @@ async def _forget(one: _Handled) -> None:
     """The client lost it: only its deadline brings it back."""
 
 
-_FATES: tuple[list[Callable[[_Handled], Awaitable[None]]], list[float]] = (
+async def _let_expire_soon(one: _Handled) -> None:
+    await one.insist(Kind.EXTEND, 1)
+
+
+_FATES_OF_ILL_REPUTE: tuple[list[Fate], list[float]] = (
+    [_nack, _nack_and_name_again, _let_expire_soon, _ack_at_once],
+    [75, 10, 10, 5],
+)
+_FATES: tuple[list[Fate], list[float]] = (
     [
         *(_ack_at_once, _ack_soon, _confirm_receipt, _hold, _extend_and_hold),
         *(_nack, _nack_and_name_again, _ack_and_name_again),
@@ -404,6 +445,9 @@ _FATES: tuple[list[Callable[[_Handled], Awaitable[None]]], list[float]] = (
 
 
 # -- how a consumer names ack ids -------------------------------------------------------------------------
+
+
+_ANSWERS = {PERMANENT: Answer.PERMANENT, TRANSIENT: Answer.UNKNOWN, _UNORDERED: Answer.UNORDERED}
 
 
 class _Asker:
@@ -475,12 +519,11 @@ class _Unary(_Asker):
         results: dict[str, str] = {}
         if error.code() in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.ABORTED):
             results = Refusal.of(error).results
-        if not results or not set(results.values()) <= {PERMANENT, TRANSIENT}:
+        if not results or not set(results.values()) <= _ANSWERS.keys():
             if error.code() not in _GONE:
                 self._load._odd(kind.value, error)
             return lambda _: Answer.UNKNOWN
-        answers = {PERMANENT: Answer.PERMANENT, TRANSIENT: Answer.UNKNOWN, None: Answer.OK}
-        return lambda ack_id: answers[results.get(ack_id)]
+        return lambda ack_id: _ANSWERS[results[ack_id]] if ack_id in results else Answer.OK
 
 
 class _OnStream(_Asker):
@@ -521,6 +564,7 @@ class _OnStream(_Asker):
             self._resolve(operation, confirmation.ack_ids, Answer.OK)
             self._resolve(operation, confirmation.invalid_ack_ids, Answer.PERMANENT)
             self._resolve(operation, confirmation.temporary_failed_ack_ids, Answer.UNKNOWN)
+        self._resolve(Kind.ACK, acks.unordered_ack_ids, Answer.UNORDERED)
 
     def ended(self) -> None:
         self._open = False

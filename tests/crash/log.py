@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
@@ -27,6 +28,7 @@ class Answer(Enum):
 
     OK = "ok"
     PERMANENT = "permanent"
+    UNORDERED = "unordered"  # not yet: an earlier message of its ordering key is not acked
     UNKNOWN = "unknown"  # no answer, or a transient failure: it may or may not have taken effect
 
 
@@ -39,6 +41,8 @@ class Published(NamedTuple):
     done_us: int
     datas: list[bytes]
     message_ids: list[int] | None
+    attributes: Sequence[Mapping[str, str]] = ()  # of each message; empty: of none
+    ordering_key: str = ""
 
 
 class Delivered(NamedTuple):
@@ -52,6 +56,9 @@ class Delivered(NamedTuple):
     lease_seconds: int
     publish_us: int
     data: bytes
+    ordering_key: str = ""
+    attributes: tuple[tuple[str, str], ...] = ()
+    attempt: int = 0
 
 
 class Operation(NamedTuple):
@@ -61,6 +68,17 @@ class Operation(NamedTuple):
     ack_id: str
     kind: Kind
     seconds: int
+    sent_us: int
+    done_us: int
+    answer: Answer
+
+
+class Sought(NamedTuple):
+    """One Seek, to a time or to a snapshot."""
+
+    subscription: str
+    target_us: int
+    snapshot: str
     sent_us: int
     done_us: int
     answer: Answer
@@ -84,6 +102,10 @@ class Log:
     publishes: list[Published] = field(default_factory=list)
     deliveries: list[Delivered] = field(default_factory=list)
     operations: list[Operation] = field(default_factory=list)
+    seeks: list[Sought] = field(default_factory=list)
+    # Of everything that was sent, answered or not: what the journal's hash of it stands for.
+    attributes: dict[int, Mapping[str, str]] = field(default_factory=dict)
+    snapshots: dict[str, str] = field(default_factory=dict)  # name: of which subscription it was asked for
     kills: list[Killed] = field(default_factory=list)
     odd: list[Odd] = field(default_factory=list)
     # What was wrong about a resource after a restart, in words; see resources.py.

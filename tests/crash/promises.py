@@ -8,7 +8,8 @@ delivery of the message, that none of the possibilities allows is a broken promi
 that it contradicts. So nothing is reported that could have been lawful, and little else escapes.
 
 Only exactly-once delivery promises all of that. Without it an ack that was answered OK still means that the
-message does not come again, but for what was under way at that moment.
+message does not come again, but for what was under way at that moment. What a seek or a change of settings
+does is told by the journal only, so such subscriptions are left to `told.py`.
 """
 
 from __future__ import annotations
@@ -28,6 +29,21 @@ COMMIT_US_MAX = SECOND_US
 # Without exactly-once delivery: what was sent before the ack was judged may arrive after its answer.
 UNDER_WAY_US_MAX = 2 * SECOND_US
 ANSWER_US_MAX = 15 * SECOND_US
+# An extension to no more than this is meant to let the lease end.
+_SHORTENED_SECONDS_MAX = 2
+
+
+FORWARDED_PREFIX = "CloudPubSubDeadLetterSource"
+
+
+class Rules(NamedTuple):
+    """What a subscription is judged by."""
+
+    exactly_once: bool = True
+    ordered: bool = False
+    attempts_max: int = 0  # 0: nothing is forwarded
+    # Nobody seeks or changes it, and no message gets too old.
+    judged: bool = True
 
 
 class Violation(NamedTuple):
@@ -44,6 +60,7 @@ class Belief:
     delivery: Delivered
     ends_from_us: int  # its lease ends between these two, if nothing else ended it
     ends_by_us: int
+    begins_from_us: int = 0
     leased: bool = True  # also when that time is over: nobody ended it
     nacked: bool = False
     acked: bool = False
@@ -69,12 +86,20 @@ class Belief:
         self.ends_from_us = min(self.ends_from_us, at_us)
         self.ends_by_us = min(self.ends_by_us, at_us)
 
-    def hears(self, operation: Operation) -> bool:
-        """Take in what one operation was answered; whether that answer could be right."""
+    def hears(self, operation: Operation, may_be_void: bool = False) -> bool:
+        """Take in what one operation was answered; whether that answer could be right.
+
+        `may_be_void`: an earlier message of its ordering key may have failed since it was delivered.
+        """
         running = self.leased and operation.sent_us <= self.ends_by_us + CLOCK_TOLERANCE_US
         over = self.leased and (self.overtaken or operation.done_us > self.ends_from_us - CLOCK_TOLERANCE_US)
         if self.overtaken:
             running = running and operation.sent_us <= self.ends_by_us
+        refused = operation.answer is Answer.PERMANENT and operation.kind is not Kind.NACK
+        if refused and may_be_void and not over:
+            # It is delivered again at its deadline, as if nothing had happened, or once it is nacked.
+            self.acked = False
+            return True
         return _HEARERS[operation.kind](self, operation, running, over)
 
     def _ack(self, operation: Operation, running: bool, over: bool) -> bool:
@@ -85,6 +110,9 @@ class Belief:
                 return right
             case Answer.PERMANENT:
                 return self._refused(operation, over, self.nacked or over, nacked=self.nacked, acked=False)
+            case Answer.UNORDERED:
+                self.nacked = self.acked = False
+                return running and bool(self.delivery.ordering_key)
             case _:
                 self.acked = self.acked or running
                 return True
@@ -138,24 +166,28 @@ class Judged(NamedTuple):
     counts: Counter[str]
 
 
-def judge(log: Log, exactly_once: Mapping[str, bool]) -> Judged:
-    """Judge everything but loss; `exactly_once` says which subscriptions have it."""
-    judge = _Judge(log, exactly_once)
+def judge(log: Log, rules: Mapping[str, Rules]) -> Judged:
+    """Judge everything but loss; `rules` are those of each subscription."""
+    judge = _Judge(log, rules)
     judge.run()
     return Judged(judge.violations, judge.acked, judge.maybe_acked, judge.counts)
 
 
 class _Judge:
-    def __init__(self, log: Log, exactly_once: Mapping[str, bool]) -> None:
+    def __init__(self, log: Log, rules: Mapping[str, Rules]) -> None:
         self.violations: list[Violation] = []
         self.acked: dict[str, set[int]] = defaultdict(set)
         self.maybe_acked: dict[str, set[int]] = defaultdict(set)
         self.counts: Counter[str] = Counter()
         self._log = log
-        self._exactly_once = exactly_once
+        self._rules = rules
         self._beliefs: dict[tuple[str, str], Belief] = {}
         self._newest: dict[tuple[str, int], Belief] = {}
         self._acked_us: dict[tuple[str, int], int] = {}
+        # Of each ordering key: what was delivered last of each message, and when something surely or
+        # perhaps failed: (message_id, when).
+        self._of_key: dict[tuple[str, str], dict[int, Belief]] = defaultdict(dict)
+        self._failures: dict[tuple[str, str], list[tuple[int, int]]] = defaultdict(list)
         self._kills_us = [kill.at_us for kill in log.kills]
 
     def run(self) -> None:
@@ -165,6 +197,7 @@ class _Judge:
         for text in self._log.resources_wrong:
             self._break("resources", "", 0, text)
         # An operation counts from its sending: its effect may be seen before its answer.
+        self._collect_failures()
         steps: list[tuple[int, Delivered | Operation]] = [(one.at_us, one) for one in self._log.deliveries]
         steps += [(one.sent_us, one) for one in self._log.operations]
         for _, step in sorted(steps, key=lambda timed: timed[0]):
@@ -173,7 +206,7 @@ class _Judge:
             else:
                 self._operated(step)
         for (subscription, message_id), belief in self._newest.items():
-            if belief.acked:
+            if belief.acked and self._rules[subscription].judged:
                 certain = not (belief.leased or belief.nacked)
                 (self.acked if certain else self.maybe_acked)[subscription].add(message_id)
         for subscription, message_id in self._acked_us:
@@ -182,27 +215,68 @@ class _Judge:
     def _break(self, promise: str, subscription: str, message_id: int, text: str) -> None:
         self.violations.append(Violation(promise, subscription, message_id, text))
 
+    def _collect_failures(self) -> None:
+        """What clients did to make messages with a key fail; an operation may be judged after a later one."""
+        of_id = {one.ack_id: one for one in self._log.deliveries if one.ordering_key}
+        for op in self._log.operations:
+            delivered = of_id.get(op.ack_id)
+            if delivered is None or op.kind is Kind.ACK or op.answer is Answer.PERMANENT:
+                continue
+            if op.seconds <= _SHORTENED_SECONDS_MAX and self._rules[op.subscription].ordered:
+                key = (op.subscription, delivered.ordering_key)
+                self._failures[key].append((delivered.message_id, op.sent_us + op.seconds * SECOND_US))
+
+    def _may_be_void(self, belief: Belief, operation: Operation) -> bool:
+        """Whether an earlier message of the key may have failed while this one was leased."""
+        one = belief.delivery
+        if not one.ordering_key or not self._rules[one.subscription].ordered:
+            return False
+        key = (one.subscription, one.ordering_key)
+        earlier = [
+            (message_id, other.ends_from_us)
+            for message_id, other in self._of_key[key].items()
+            if other.leased or other.overtaken
+        ]
+        from_us = belief.begins_from_us - CLOCK_TOLERANCE_US
+        until_us = operation.done_us + CLOCK_TOLERANCE_US
+        return any(
+            message_id < one.message_id and from_us <= at_us <= until_us
+            for message_id, at_us in (*earlier, *self._failures[key])
+        )
+
     def _delivered(self, one: Delivered) -> None:
         self.counts["deliveries"] += 1
         if (one.subscription, one.ack_id) in self._beliefs:
             self._break("ack ids are unique", one.subscription, one.message_id, f"{one.ack_id} came twice")
             return
+        rules = self._rules[one.subscription]
         before = self._newest.get((one.subscription, one.message_id))
         asked_us = max(one.asked_us, one.publish_us - CLOCK_TOLERANCE_US)
         if before is not None:
             self.counts["redeliveries"] += 1
-            self._redelivered(before, one)
+            if rules.judged:
+                self._redelivered(before, one)
             asked_us = max(asked_us, before.over_from_us())
+            if rules.ordered:
+                key = (one.subscription, one.ordering_key)
+                self._failures[key].append((one.message_id, before.over_from_us()))
             before.redelivered(one.at_us)
         belief = Belief(
             one,
             ends_from_us=min(asked_us, one.at_us) + one.lease_seconds * SECOND_US,
             ends_by_us=one.at_us + one.lease_seconds * SECOND_US + COMMIT_US_MAX,
+            begins_from_us=min(asked_us, one.at_us),
         )
+        if rules.ordered and one.ordering_key:
+            self._of_key[one.subscription, one.ordering_key][one.message_id] = belief
         self._beliefs[one.subscription, one.ack_id] = self._newest[one.subscription, one.message_id] = belief
 
     def _redelivered(self, before: Belief, one: Delivered) -> None:
-        if not self._exactly_once[one.subscription]:
+        rules, first = self._rules[one.subscription], before.delivery
+        if rules.attempts_max and not first.attempt <= one.attempt <= rules.attempts_max:
+            text = f"attempt {one.attempt} after {first.attempt}"
+            self._break("delivery attempts", one.subscription, one.message_id, text)
+        if not rules.exactly_once:
             acked_us = self._acked_us.get((one.subscription, one.message_id))
             if acked_us is not None and one.at_us > acked_us + UNDER_WAY_US_MAX:
                 self._break(
@@ -229,12 +303,16 @@ class _Judge:
             )
         if any(belief.delivery.at_us < killed_us < one.sent_us for killed_us in self._kills_us):
             self.counts[f"after a kill: {one.kind.value} {one.answer.value}"] += 1
-        if not self._exactly_once[one.subscription]:
+        rules = self._rules[one.subscription]
+        if not rules.judged:
+            return
+        if not rules.exactly_once:
             self._operated_plainly(one, belief)
-        elif not belief.hears(one):
+        elif not belief.hears(one, self._may_be_void(belief, one)):
             promise = {
                 Answer.OK: "only the newest ack id works, and only in its lease",
                 Answer.PERMANENT: "an ack id works while its lease runs",
+                Answer.UNORDERED: "only what runs and has a key can be unordered",
             }[one.answer]
             text = f"{one.kind.value} was answered {one.answer.value}; {self._history(belief.delivery)}"
             self._break(promise, one.subscription, message_id, text)
@@ -307,6 +385,8 @@ def check_publishes(log: Log) -> list[Violation]:
                     f"{data[:40]!r} and {data_of_id[message_id][:40]!r}",
                 )
     for one in log.deliveries:
+        if any(name.startswith(FORWARDED_PREFIX) for name, _ in one.attributes):
+            continue  # a copy, which told.py compares with what it is of
         if one.data not in by_data:
             wrong("messages arrive as they were sent", one.message_id, f"{one.data[:60]!r}", one.subscription)
             continue

@@ -1,4 +1,4 @@
-"""Topics and subscriptions that come, change and go while the server is killed.
+"""Topics and subscriptions, of all features, that come, change and go while the server is killed.
 
 Theory of operation. Each resource carries a label that no other change gave it, so one look tells which
 change it is at. Of each name we hold the set of states that it can be in: an answered change leaves one, a
@@ -15,12 +15,15 @@ from typing import Any
 import grpc
 
 from pubsubd.wire import pb
-from tests.crash.log import Log
+from tests.crash.filters import FILTERS, draw_attributes
+from tests.crash.hashes import payload_hash
+from tests.crash.log import Log, now_us
+from tests.crash.plan import DEAD_TOPIC, dead_letter_policy, duration, retry_policy
+from tests.crash.snapshots import UNSURE, Snapshots
 from tests.wire.calls import PERMANENT, Client, Refusal
 
 _LABEL = "change"
 _DETACHED = " detached"
-_UNSURE = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.ABORTED}
 
 # None: it does not exist.
 State = str | None
@@ -29,7 +32,8 @@ State = str | None
 class Resources:
     """A few names whose resources one task changes all the time."""
 
-    def __init__(self, client: Client, log: Log, chance: random.Random) -> None:
+    def __init__(self, client: Client, log: Log, chance: random.Random, snapshots: Snapshots) -> None:
+        self._snapshots = snapshots
         self._client = client
         self._log = log
         self._chance = chance
@@ -51,7 +55,9 @@ class Resources:
         elif self._chance.random() < 0.4:
             await self._delete(name)
         elif name in self._subscriptions and self._chance.random() < 0.5:
-            await self._lease_one(name)
+            await self._lease_some(name)
+        elif name in self._subscriptions and self._chance.random() < 0.4:
+            await self._move(name)
         elif name in self._subscriptions and self._chance.random() < 0.2:
             await self._detach(name)
         else:
@@ -71,7 +77,7 @@ class Resources:
                 resource = await self._client.GetSubscription(subscription=name)
             seen = resource.labels[_LABEL] + _DETACHED * getattr(resource, "detached", False)
         except grpc.RpcError as error:
-            if error.code() in _UNSURE:
+            if error.code() in UNSURE:
                 return
             if error.code() is not grpc.StatusCode.NOT_FOUND:
                 self._wrong(f"Get {name} was answered {error.code()}: {error.details()}")
@@ -85,15 +91,25 @@ class Resources:
 
     async def _create(self, name: str) -> None:
         label = str(next(self._changes))
+        chance = self._chance
         if name in self._topics:
-            call = self._client.CreateTopic(name=name, labels={_LABEL: label})
+            retention = {"message_retention_duration": duration(3)} if chance.random() < 0.3 else {}
+            call = self._client.CreateTopic(name=name, labels={_LABEL: label}, **retention)
             await self._change(name, label, call)
             return
         topic = self._chance.choice(self._topics)
         if self._states[topic] == {None} or len(self._states[topic]) > 1:
             return
         call = self._client.CreateSubscription(
-            name=name, topic=topic, labels={_LABEL: label}, enable_exactly_once_delivery=True
+            name=name,
+            topic=topic,
+            labels={_LABEL: label},
+            enable_exactly_once_delivery=chance.random() < 0.7,
+            enable_message_ordering=chance.random() < 0.5,
+            filter=chance.choice(["", *FILTERS]),
+            retain_acked_messages=chance.random() < 0.3,
+            retry_policy=retry_policy(0.1, 0.5) if chance.random() < 0.3 else None,
+            dead_letter_policy=dead_letter_policy(DEAD_TOPIC) if chance.random() < 0.3 else None,
         )
         if await self._change(name, label, call) and name in self._stale_ack_ids:
             await self._check_stale(name, self._stale_ack_ids.pop(name))
@@ -110,7 +126,7 @@ class Resources:
         try:
             return await self._client.GetSubscription(subscription=name)
         except grpc.RpcError as error:
-            if error.code() not in _UNSURE:
+            if error.code() not in UNSURE:
                 self._wrong(f"Get {name} was answered {error.code()}: {error.details()}")
             return None
 
@@ -140,28 +156,69 @@ class Resources:
         if name in self._ack_ids:
             self._stale_ack_ids[name] = self._ack_ids.pop(name)
 
-    async def _lease_one(self, name: str) -> None:
-        """Publish to the topic of a subscription and pull, so that it is deleted with a lease open."""
+    async def _lease_some(self, name: str) -> None:
+        """Publish to the topic of a subscription and pull, so that it is deleted with leases open."""
+        chance = self._chance
         try:
             subscription = await self._client.GetSubscription(subscription=name)
             if subscription.detached:
                 return
             if subscription.topic in self._topics:
-                await self._client.Publish(topic=subscription.topic, messages=[pb.PubsubMessage(data=b"x")])
-            pulled = await self._client.Pull(subscription=name, max_messages=1, return_immediately=True)
+                key = chance.choice(["", "key"])
+                messages = [
+                    pb.PubsubMessage(data=b"x", attributes=draw_attributes(chance), ordering_key=key)
+                    for _ in range(chance.randint(1, 3))
+                ]
+                for message in messages:
+                    self._log.attributes[payload_hash(message.data, message.attributes)] = message.attributes
+                await self._client.Publish(topic=subscription.topic, messages=messages)
+            pulled = await self._client.Pull(subscription=name, max_messages=3, return_immediately=True)
+            ack_ids = [received.ack_id for received in pulled.received_messages]
+            if ack_ids:
+                self._ack_ids[name] = ack_ids[-1]
+                if chance.random() < 0.3:
+                    await self._client.ModifyAckDeadline(
+                        subscription=name, ack_ids=ack_ids, ack_deadline_seconds=chance.choice([0, 20])
+                    )
+                elif chance.random() < 0.6:
+                    await self._client.Acknowledge(subscription=name, ack_ids=ack_ids)
         except grpc.RpcError as error:
-            if error.code() not in _UNSURE | {grpc.StatusCode.NOT_FOUND}:
+            if error.code() not in UNSURE | {grpc.StatusCode.NOT_FOUND}:
                 self._wrong(f"a message of {name} was answered {error.code()}: {error.details()}")
+
+    async def _move(self, name: str) -> None:
+        """Take a snapshot of a subscription, or set it to one or to a time."""
+        subscription = await self._get_subscription(name)
+        if subscription is None or subscription.detached:
             return
-        for received in pulled.received_messages:
-            self._ack_ids[name] = received.ack_id
+        topic, ordered = subscription.topic, subscription.enable_message_ordering
+        if topic not in self._topics:
+            topic = ""  # a deleted one, which no snapshot of another subscription is of
+        if self._chance.random() < 0.4:
+            await self._snapshots.create(name, topic, ordered)
+            return
+        try:
+            # The topic may have been deleted and created since a snapshot of it was taken.
+            time_us = now_us() - self._chance.randint(-1_000_000, 2_000_000)
+            time = pb.Timestamp(seconds=time_us // 1_000_000, nanos=time_us % 1_000_000 * 1000)
+            await self._client.Seek(subscription=name, time=time)
+        except grpc.RpcError as error:
+            if error.code() not in UNSURE:
+                self._wrong(f"Seek of {name} was answered {error.code()}: {error.details()}")
 
     async def _check_stale(self, name: str, ack_id: str) -> None:
         self._log.resource_checks += 1
         try:
             await self._client.Acknowledge(subscription=name, ack_ids=[ack_id])
         except grpc.RpcError as error:
-            if error.code() not in _UNSURE and Refusal.of(error).results != {ack_id: PERMANENT}:
+            if error.code() in UNSURE:
+                return
+            # With exactly-once delivery the id fails, without it the request.
+            results = Refusal.of(error).results
+            if error.code() is not grpc.StatusCode.INVALID_ARGUMENT or results not in (
+                {},
+                {ack_id: PERMANENT},
+            ):
                 self._wrong(f"an ack id of the {name} before was answered {error.code()}: {error.details()}")
         else:
             self._wrong(f"{name} was deleted and created, and took an ack id of the one before")
@@ -172,7 +229,7 @@ class Resources:
         try:
             await call
         except grpc.RpcError as error:
-            if error.code() in _UNSURE:
+            if error.code() in UNSURE:
                 self._states[name].add(after)
             else:
                 self._wrong(f"{name} at {self._states[name]}: {error.code()}: {error.details()}")

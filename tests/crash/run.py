@@ -15,25 +15,39 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import grpc
 
 from pubsubd.wire import admin_pb
-from tests.crash.database import Stored, read_copy
-from tests.crash.load import EXACTLY_ONCE, SUBSCRIPTIONS, Load
+from tests.crash.compare import Stored, differences
+from tests.crash.database import read_copy, reader
+from tests.crash.filters import matches
+from tests.crash.load import Load
 from tests.crash.log import Killed, Log, now_us
-from tests.crash.promises import Judged, Violation, check_loss, check_whole_requests, judge
-from tests.crash.replay import Replayer
+from tests.crash.plan import ATTEMPTS_MAX, TOPICS, Watched, draw
+from tests.crash.promises import (
+    Judged,
+    Rules,
+    Violation,
+    check_loss,
+    judge,
+)
+from tests.crash.replay import DEADLETTER, DROP, EXPIRE, FILTERED, RESET, SEEK, Replayer
+from tests.crash.told import check_told
 from tests.support.server import ServerProcess
 from tests.wire.calls import ADMIN, CHANNEL_OPTIONS, Client
 
-# Bounds so small that every run is over them: the log of operations is folded, messages leave memory and are
-# read back, finished ones are removed and the write-ahead log is moved many times between two kills.
-_SMALL_BOUNDS = """
+# Retention that ends within a run; what is shorter than ten minutes is refused otherwise.
+_SHORT_RETENTION = """
 import sys
 from pubsubd.cli import main
 from pubsubd.model import limits
+limits.RETENTION_SECONDS_MIN = 1
+limits.RETENTION_STEP_US = 500_000
+"""
+# Bounds so small that every run is over them: the log of operations is folded, messages leave memory and are
+# read back, finished ones are removed and the write-ahead log is moved many times between two kills.
+_SMALL_BOUNDS = """
 from pubsubd.storage import store
 limits.OPLOG_BYTES_MAX = 20_000
 limits.TAIL_BYTES_MAX = 20_000
@@ -42,8 +56,13 @@ limits.READ_BYTES_MAX = 30_000
 limits.READ_MESSAGES_MAX = 7
 limits.READ_AHEAD_MESSAGES_MIN = 20
 limits.TRIM_MESSAGES_MIN = 20
+limits.PARKED_BYTES_MAX = 2_000
+limits.PARKED_MESSAGES_MAX = 40
+limits.EPOCHS_MAX = 3
 store._CHECKPOINT_BYTES = 500_000
 store._WAL_BYTES_MAX = 2_000_000
+"""
+_SERVE = """
 sys.exit(main())
 """
 
@@ -60,6 +79,16 @@ WAYS = [
 # A fault that nothing meets (an idle moment) is replaced by a kill from outside after this time.
 _FAULT_SECONDS_MAX = 2.0
 _DRAIN_SECONDS_MAX = 60.0
+_QUIET_US = 1_500_000
+
+_COUNTED = {
+    EXPIRE: "leases that ran out",
+    RESET: "leases that were void",
+    FILTERED: "filtered",
+    DEADLETTER: "forwarded",
+    DROP: "drops",
+    SEEK: "seeks",
+}
 
 
 class _Server(ServerProcess):
@@ -70,7 +99,8 @@ class _Server(ServerProcess):
     def command(self) -> Sequence[str]:
         python, _, module, *arguments = super().command()
         assert module == "pubsubd"
-        return [python, "-c", _SMALL_BOUNDS, *arguments] if self.small else super().command()
+        bounds = _SMALL_BOUNDS if self.small else ""
+        return [python, "-c", _SHORT_RETENTION + bounds + _SERVE, *arguments]
 
 
 @dataclass
@@ -102,7 +132,8 @@ class Run:
         self._chance = random.Random(seed)
         self._server = _Server(directory, *options, admin=True)
         self._log = Log()
-        self._replayer = Replayer()
+        self.plan = draw(self._chance)
+        self._replayer = Replayer(self._matches)
         self._outcome = Outcome()
         self._kill_at_reply = ""
         self._stored: Stored | None = None
@@ -110,7 +141,7 @@ class Run:
     async def run(self) -> Outcome:
         began_us = now_us()
         await asyncio.to_thread(self._server.start)
-        self._load = Load(self._server.address, self._log, self._chance, self._on_reply)
+        self._load = Load(self._server.address, self._log, self._chance, self._on_reply, self.plan)
         try:
             await self._load.start()
             for number, way in enumerate(self._ways()):
@@ -206,6 +237,7 @@ class Run:
 
     def _compare(self, stored: Stored) -> None:
         replayer = self._replayer
+        replayer.snapshot_sources = self._log.snapshots
         replayer.feed(stored.rows, stored.details)
         self._outcome.counts["journal events"] = replayer.events
         for problem in replayer.problems:
@@ -213,6 +245,12 @@ class Run:
         replayer.problems.clear()
         for difference in differences(stored, replayer):
             self._break("the journal tells the state", difference)
+        owed = {one.name: one.unacked for one in stored.subscriptions.values()}
+        self._load.owes((one.name, message_id) for one in self.plan.watched for message_id in owed[one.name])
+
+    def _matches(self, filter_text: str, payload: int) -> bool:
+        """Whether a message, known to the journal by a hash, passes a filter."""
+        return matches(filter_text, self._log.attributes[payload])
 
     def _break(self, promise: str, text: str) -> None:
         self._outcome.violations.append(Violation(promise, "", 0, text))
@@ -222,101 +260,82 @@ class Run:
     async def _end(self) -> None:
         self._load.calm_down()
         await self._load.check_resources()
-        if self._drain and not await self._drained():
-            self._break(
-                "everything is delivered", f"{len(self._load.unacked)} deliveries and acks are missing"
-            )
+        if self._drain:
+            began_us = now_us()
+            await self._wait_until_drained()
+            self._outcome.counts["seconds until all was acked"] = (now_us() - began_us) // 1_000_000
         await self._load.stop()
         code = await asyncio.to_thread(self._server.terminate)
         if code:
             self._break("the server ends in order", f"it ended with {code}")
         self._outcome.output.append(self._server.output)
         await self._check_files()
+        if self._drain:
+            self._check_nothing_is_owed()
 
-    async def _drained(self) -> bool:
+    async def _wait_until_drained(self) -> None:
+        """Nothing is leased or waits, and nothing comes any more."""
+        watched = {one.name for one in self.plan.watched}
         async with grpc.aio.insecure_channel(self._server.admin_address, options=CHANNEL_OPTIONS) as channel:
             admin = Client(channel, [ADMIN])
             for _ in range(int(_DRAIN_SECONDS_MAX / 0.1)):
                 self._load.check_tasks()
                 state = await admin.GetState()
-                open_leases = sum(s.leased + s.waiting for s in state.subscriptions if s.name in EXACTLY_ONCE)
-                if not self._load.unacked and not open_leases:
-                    # What is delivered now was acked before, and the judgement will see it.
-                    await asyncio.sleep(0.5)
-                    return True
+                open_leases = sum(s.leased + s.waiting for s in state.subscriptions if s.name in watched)
+                if not open_leases and now_us() > self._load.delivered_us + _QUIET_US:
+                    return
                 await asyncio.sleep(0.1)
-        return False
+
+    def _check_nothing_is_owed(self) -> None:
+        assert self._stored is not None
+        for one in self._stored.subscriptions.values():
+            if one.unacked and one.name in {watched.name for watched in self.plan.watched}:
+                text = f"{len(one.unacked)} were not, as {sorted(one.unacked)[:5]}"
+                self._outcome.violations.append(Violation("everything is delivered", one.name, 0, text))
 
     def _judge(self) -> None:
         assert self._stored is not None
         log, outcome = self._log, self._outcome
-        judged = judge(log, EXACTLY_ONCE)
+        judged = judge(log, {one.name: _rules(one) for one in self.plan.watched})
         outcome.violations += judged.violations
-        owed = {one.name: one.unacked for one in self._stored.subscriptions.values()}
-        kept = {
-            name: judged.acked[name] | judged.maybe_acked[name] | owed.get(name, set())
-            for name in EXACTLY_ONCE
-        }
-        outcome.violations += check_loss(log, SUBSCRIPTIONS, kept)
-        if self._drain:
-            outcome.violations += check_whole_requests(log, SUBSCRIPTIONS)
-        outcome.violations += self._check_against_journal(judged)
+        outcome.violations += check_told(log, self._replayer, reader(self._stored.secret))
+        for topic in TOPICS:
+            watched = [one for one in self.plan.of_topic(topic) if one.judged_from_outside]
+            kept = {one.name: self._kept(one, judged) for one in watched}
+            publishes = [publish for publish in log.publishes if publish.topic == topic]
+            outcome.violations += check_loss(Log(publishes=publishes), {topic: kept}, kept)
         for output in outcome.output:
             if "Traceback" in output:
                 self._break("no traceback", output[output.index("Traceback") :][:2000])
-        outcome.counts += judged.counts
-        outcome.counts["messages published"] = sum(len(one.message_ids or ()) for one in log.publishes)
-        outcome.counts["publishes without an answer"] = sum(one.message_ids is None for one in log.publishes)
-        outcome.counts["changes of resources"] = log.resource_changes
-        outcome.counts["looks at resources"] = log.resource_checks
+        self._count(judged)
 
-    def _check_against_journal(self, judged: Judged) -> list[Violation]:
-        """What clients were told is in the journal, and what they were handed was in it before."""
-        found: list[Violation] = []
-        by_name = {one.name: one for one in self._replayer.subscriptions.values() if one.name in EXACTLY_ONCE}
-        for one in self._log.deliveries:
-            published = self._replayer.published.get(one.message_id)
-            if published is None or published.ts_us != one.publish_us:
-                text = f"{one.publish_us} on the wire, {published} in the journal"
-                found.append(Violation("publish time", one.subscription, one.message_id, text))
-        seen = Counter((one.subscription, one.message_id) for one in self._log.deliveries)
-        written = Counter(
-            (name, message_id) for name, one in by_name.items() for message_id, _ in one.deliveries
-        )
-        for (name, message_id), count in (seen - written).items():
-            found.append(Violation("deliveries are in the journal", name, message_id, f"{count} are not"))
-        for name, message_ids in judged.acked.items():
-            for message_id in message_ids - set(by_name[name].acked):
-                found.append(Violation("acks are in the journal", name, message_id, "this one is not"))
-        return found
+    def _kept(self, one: Watched, judged: Judged) -> set[int]:
+        """What was acked, is owed, was forwarded, or is none of its business."""
+        assert self._stored is not None
+        (owed,) = (sub.unacked for sub in self._stored.subscriptions.values() if sub.name == one.name)
+        (told,) = (sub for sub in self._replayer.subscriptions.values() if sub.name == one.name)
+        rejected = {
+            message_id
+            for publish in self._log.publishes
+            for message_id, attributes in zip(publish.message_ids or (), publish.attributes, strict=False)
+            if not matches(one.filter, attributes)
+        }
+        return judged.acked[one.name] | judged.maybe_acked[one.name] | owed | set(told.forwarded) | rejected
+
+    def _count(self, judged: Judged) -> None:
+        log, counts = self._log, self._outcome.counts
+        counts += judged.counts
+        counts["messages published"] = sum(len(one.message_ids or ()) for one in log.publishes)
+        counts["publishes without an answer"] = sum(one.message_ids is None for one in log.publishes)
+        counts["changes of resources"] = log.resource_changes
+        counts["looks at resources"] = log.resource_checks
+        for kind, name in _COUNTED.items():
+            counts[f"journal: {name}"] = self._replayer.kinds[kind]
+        for one in log.seeks:
+            target = "to a snapshot" if one.snapshot else "to a time"
+            counts[f"seek {target}: {one.answer.value}"] += 1
 
 
-def differences(stored: Stored, replayer: Replayer) -> list[str]:
-    """Where the state that the server restored is another than the one that the journal tells."""
-    found: list[str] = []
-
-    def compare(what: str, state: Any, journal: Any) -> None:
-        if state == journal:
-            return
-        if isinstance(state, dict):
-            keys = [key for key in {**state, **journal} if state.get(key) != journal.get(key)]
-            state, journal = ({key: side.get(key) for key in keys[:3]} for side in (state, journal))
-        elif isinstance(state, set):
-            state, journal = sorted(state - journal)[:5], sorted(journal - state)[:5]
-        found.append(f"{what}: the state has {state}, the journal {journal}")
-
-    compare("topics", stored.topics, {name: topic_id for topic_id, name in replayer.topics.items()})
-    told = {sub_id: one for sub_id, one in replayer.subscriptions.items() if not one.deleted}
-    compare(
-        "subscriptions",
-        {i: s.name for i, s in stored.subscriptions.items()},
-        {i: s.name for i, s in told.items()},
-    )
-    for sub_id in stored.subscriptions.keys() & told.keys():
-        state, journal = stored.subscriptions[sub_id], told[sub_id]
-        compare(f"leases of {state.name}", state.leases, journal.leases)
-        compare(f"waiting on {state.name}", state.waiting, journal.waiting)
-        compare(f"unacked on {state.name}", state.unacked, journal.unacked)
-        compare(f"owed on {state.name}", state.owed, len(journal.unacked))
-        compare(f"missing messages of {state.name}", state.unacked - stored.messages.keys(), set())
-    return found
+def _rules(one: Watched) -> Rules:
+    attempts_max = ATTEMPTS_MAX if one.dead_letter else 0
+    return Rules(one.exactly_once, one.ordered, attempts_max, one.judged_from_outside)

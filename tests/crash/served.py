@@ -8,9 +8,9 @@ from typing import Any
 import grpc
 
 from pubsubd.wire import admin_pb, pb
-from tests.crash.database import Stored, read_copy
+from tests.crash.compare import Stored, differences
+from tests.crash.database import read_copy
 from tests.crash.replay import Replayer
-from tests.crash.run import differences
 from tests.support.server import ServerProcess
 from tests.wire.calls import ADMIN, CHANNEL_OPTIONS, Client
 

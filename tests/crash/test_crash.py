@@ -33,12 +33,11 @@ async def test_many_kills_break_no_promise(tmp_path: Path) -> None:
     # A run in which too little happened would prove too little.
     assert set(outcome.kills) == set(WAYS)
     for what in (
-        "after a kill: ack ok",
-        "after a kill: ack permanent",
-        "after a kill: extend ok",
-        "redeliveries",
+        *("after a kill: ack ok", "after a kill: ack permanent", "after a kill: extend ok", "redeliveries"),
+        *("ack unordered", "journal: filtered", "journal: forwarded", "journal: leases that were void"),
+        *("journal: drops", "seek to a snapshot: ok", "seek to a time: ok"),
     ):
-        assert outcome.counts[what] >= 10, what
+        assert outcome.counts[what] >= 5, what
 
 
 @pytest.mark.slow

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import struct
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +16,7 @@ from pubsubd.broker.broker import Broker
 from pubsubd.engine.engine import Engine
 from pubsubd.storage.store import Store
 from pubsubd.wire import pb
+from tests.crash.hashes import key_hash, payload_hash
 from tests.crash.replay import (
     ACK,
     CONFIG,
@@ -45,19 +44,6 @@ SECOND = 1_000_000
 def records(rows: list[Row], *kinds: int) -> list[Record]:
     found = [Record(*fields) for row in rows for fields in RECORD.iter_unpack(row.data)]
     return [record for record in found if not kinds or record.kind in kinds]
-
-
-def digest(data: bytes) -> int:
-    return int.from_bytes(blake2b(data, digest_size=8).digest(), "little", signed=True)
-
-
-def hash_of(data: bytes, attributes: dict[str, str]) -> int:
-    """The payload_hash of a message, as the format of the journal defines it."""
-    parts = [struct.pack("<q", len(data)), data]
-    for key in sorted(attributes):
-        for text in (key.encode(), attributes[key].encode()):
-            parts += [struct.pack("<i", len(text)), text]
-    return digest(b"".join(parts))
 
 
 def test_what_went_over_the_wire_is_in_the_journal(tmp_path: Path) -> None:
@@ -91,8 +77,11 @@ def test_what_went_over_the_wire_is_in_the_journal(tmp_path: Path) -> None:
         assert received.message.publish_time.nanos % 1000 == 0
         assert before_us <= record.ref_ts_us <= record.ts_us <= after_us
         assert record.bytes == received.message.ByteSize()
-    assert (published[plain].okey, published[plain].payload_hash) == (0, hash_of(b"x", {}))
-    assert (published[keyed].okey, published[keyed].payload_hash) == (digest(b"k"), hash_of(b"y", attributes))
+    assert (published[plain].okey, published[plain].payload_hash) == (0, payload_hash(b"x", {}))
+    assert (published[keyed].okey, published[keyed].payload_hash) == (
+        key_hash("k"),
+        payload_hash(b"y", attributes),
+    )
 
     told = [
         (record.kind, record.message_id, record.generation, record.attempt, record.result, record.aux)
@@ -116,7 +105,7 @@ def test_what_went_over_the_wire_is_in_the_journal(tmp_path: Path) -> None:
     assert expired.deadline_us == records(stored.rows, EXTEND)[-1].deadline_us <= expired.ts_us
     for record in records(stored.rows, DELIVER, EXTEND, ACK, NACK, EXPIRE):
         assert before_us <= record.ts_us <= after_us
-        assert record.okey == (digest(b"k") if record.message_id == keyed and record.result == OK else 0)
+        assert record.okey == (key_hash("k") if record.message_id == keyed and record.result == OK else 0)
     # A unary call has a number of its own, and the same for all that it did.
     calls = [record.stream_id for record in records(stored.rows, DELIVER, EXTEND, ACK, NACK)]
     assert calls[0] == calls[1] and len(set(calls)) == len(calls) - 1

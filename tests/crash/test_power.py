@@ -19,7 +19,8 @@ from typing import Any
 import pytest
 
 from pubsubd.storage.store import FILE_NAME
-from tests.crash.database import Stored, read
+from tests.crash.compare import Stored
+from tests.crash.database import read
 from tests.crash.replay import ACK, DELIVER, EXTEND, NACK
 from tests.crash.served import SUBSCRIPTION, TOPIC, Served
 from tests.crash.syscalls import Call, Disk, Reply, TracedServer, durable_at, replies, why_no_tracing

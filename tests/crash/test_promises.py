@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
 from tests.crash.log import Answer, Delivered, Kind, Log, Operation, Published
-from tests.crash.promises import Violation, check_loss, check_publishes, check_whole_requests, judge
+from tests.crash.promises import (
+    Rules,
+    Violation,
+    check_loss,
+    check_publishes,
+    check_whole_requests,
+    judge,
+)
 
 SECOND = 1_000_000
 SUB = "projects/p/subscriptions/s"
@@ -30,14 +38,14 @@ def ask(
     return Operation(SUB, ack_id, kind, seconds, int(at * SECOND), int((at + took) * SECOND), answer)
 
 
-def judged(*steps: Delivered | Operation, exactly_once: bool = True) -> list[str]:
-    log = Log(publishes=[Published("t", 0, 0, SECOND, [b"x"], [1])])
+def judged(*steps: Delivered | Operation, **rules: Any) -> list[str]:
+    log = Log(publishes=[Published("t", 0, 0, SECOND, [b"x", b"y"], [1, 2])])
     for step in steps:
         if isinstance(step, Delivered):
             log.deliveries.append(step)
         else:
             log.operations.append(step)
-    return [violation.promise for violation in judge(log, {SUB: exactly_once}).violations]
+    return [violation.promise for violation in judge(log, {SUB: Rules(**rules)}).violations]
 
 
 LAWFUL: dict[str, Sequence[Delivered | Operation]] = {
@@ -150,6 +158,66 @@ def test_without_exactly_once_no_id_is_refused() -> None:
     assert judged(*refused, exactly_once=False) == ["ids are never refused without exactly-once"]
 
 
+def keyed(at: float, ack_id: str, message_id: int) -> Delivered:
+    data = {1: b"x", 2: b"y"}[message_id]
+    return deliver(at, ack_id, message_id)._replace(data=data, ordering_key="k")
+
+
+def test_an_earlier_message_of_the_key_voids_a_lease() -> None:
+    both = [keyed(0, "a", 1), keyed(0, "b", 2)]
+    failed = [*both, ask(1, Kind.NACK, OK, "a")]
+
+    assert judged(*failed, ask(2, Kind.ACK, PERMANENT, "b"), ordered=True) == []
+    assert judged(*failed, ask(2, Kind.EXTEND, PERMANENT, "b", seconds=20), ordered=True) == []
+    assert judged(*both, ask(0.999, Kind.ACK, PERMANENT, "b"), *failed[2:], ordered=True) == []
+    # Only that does.
+    assert judged(*both, ask(2, Kind.ACK, PERMANENT, "b"), ordered=True) == [WRONGLY_REFUSED]
+    assert judged(*failed, ask(2, Kind.ACK, PERMANENT, "b")) == [WRONGLY_REFUSED]
+    later = [*both, ask(1, Kind.NACK, OK, "b"), ask(2, Kind.ACK, PERMANENT, "a")]
+    assert judged(*later, ordered=True) == [WRONGLY_REFUSED]
+
+
+def test_a_void_lease_is_waited_for_unless_it_is_nacked() -> None:
+    void = [
+        keyed(0, "a", 1),
+        keyed(0, "b", 2),
+        ask(1, Kind.NACK, OK, "a"),
+        ask(2, Kind.ACK, PERMANENT, "b"),
+        keyed(3, "c", 1),
+    ]
+
+    assert judged(*void, keyed(10.1, "d", 2), ordered=True) == []
+    assert judged(*void, keyed(9, "d", 2), ordered=True) == [REDELIVERED_LEASED]
+    assert judged(*void, ask(4, Kind.NACK, OK, "b"), keyed(5, "d", 2), ordered=True) == []
+
+
+def test_a_message_that_may_have_expired_voids_a_lease() -> None:
+    extended = [keyed(0, "a", 1), keyed(0, "b", 2), ask(1, Kind.EXTEND, OK, "b", seconds=60)]
+
+    assert judged(*extended, ask(12, Kind.ACK, PERMANENT, "b"), ordered=True) == []
+    assert judged(*extended, ask(8, Kind.ACK, PERMANENT, "b"), ordered=True) == [WRONGLY_REFUSED]
+
+
+def test_an_ack_out_of_order_changes_nothing() -> None:
+    both = [keyed(0, "a", 1), keyed(0, "b", 2), ask(1, Kind.ACK, Answer.UNORDERED, "b")]
+
+    assert judged(*both, ask(2, Kind.ACK, OK, "a"), ask(3, Kind.ACK, OK, "b"), ordered=True) == []
+    assert judged(*both, keyed(5, "c", 2), ordered=True) == [REDELIVERED_LEASED]
+    acked = [keyed(0, "a", 1), ask(1, Kind.ACK, OK, "a"), ask(2, Kind.ACK, Answer.UNORDERED, "a")]
+    assert judged(*acked, ordered=True) == ["only what runs and has a key can be unordered"]
+
+
+def test_more_attempts_than_there_are() -> None:
+    nacked = [deliver(0)._replace(attempt=5), ask(1, Kind.NACK, OK)]
+
+    assert judged(*nacked, deliver(2, "b")._replace(attempt=6), attempts_max=5) == ["delivery attempts"]
+    assert judged(*nacked, deliver(2, "b")._replace(attempt=4), attempts_max=6) == ["delivery attempts"]
+
+
+def test_what_is_changed_by_others_is_left_to_the_journal() -> None:
+    assert judged(deliver(0), ask(1, Kind.ACK, OK), deliver(20, "b"), judged=False) == []
+
+
 def published(publish: Published, *deliveries: Delivered) -> list[str]:
     log = Log(publishes=[publish], deliveries=list(deliveries))
     return [violation.promise for violation in check_publishes(log)]
@@ -167,6 +235,14 @@ def test_an_id_names_one_message() -> None:
     assert published(two, deliver(0), deliver(0, "b")._replace(data=b"y")) == [
         "a message id names one message"
     ]
+
+
+def test_a_dead_letter_is_no_message_stored_twice() -> None:
+    once = Published("t", 0, 0, SECOND, [b"x"], [1])
+    copy = deliver(0, "b", message_id=2)._replace(
+        attributes=(("CloudPubSubDeadLetterSourceSubscription", "s"),)
+    )
+    assert published(once, deliver(0), copy) == []
 
 
 def test_ids_increase() -> None:

@@ -40,7 +40,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with Served(directory) as served:
         served.create()
         served.publish(*[b"x" * 1000] * 100)
-        served.pull(10)
+        served.modack(600, *served.pull(10))
         served.stop()
     return directory
 

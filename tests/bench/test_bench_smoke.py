@@ -70,7 +70,7 @@ async def test_a_filter_s_cost_is_the_difference_to_no_filter(
 
 
 async def test_backlogs_with_ordering_keys_are_drained_in_order(tmp_path: Path) -> None:
-    run = Run([], Settings(ordering_keys=300, held_messages=100, ordering_repeats=1), tmp_path)
+    run = Run([], Settings(ordering_keys=300, held_messages=5_000, ordering_repeats=1), tmp_path)
 
     await measure_ordering(run)  # raises when a message is missing, comes too early, or passes a held one
 

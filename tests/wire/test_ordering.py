@@ -1,6 +1,7 @@
 """CO: ordering keys: who gets a message next, acks in order, and what a failed delivery does to others."""
 
 import asyncio
+import random
 import time
 
 import pytest
@@ -9,7 +10,7 @@ from grpc import StatusCode
 from pubsubd.wire import pb
 from tests.wire.calls import PERMANENT, UNORDERED, Client, permanent, refused, unordered
 from tests.wire.harness import case
-from tests.wire.support import Delivery, Sub, World, data_of, message_ids, unique
+from tests.wire.support import Delivery, Stream, Sub, World, data_of, message_ids, unique
 
 INVALID_ARGUMENT = StatusCode.INVALID_ARGUMENT
 
@@ -634,3 +635,92 @@ def test_ordering_cannot_be_switched(client: Client, ordered: bool):
     with refused(INVALID_ARGUMENT, "enable_message_ordering", "is not mutable"):
         client.UpdateSubscription(subscription=changed, update_mask=mask)
     assert client.GetSubscription(subscription=name).enable_message_ordering is ordered
+
+
+# Random histories
+
+
+@case
+async def test_random_history_of_keys_agrees_with_the_rules(world: World):
+    await KeyHistory(await world.ordered(), keys=6, operations=250, seed=5).run()
+
+
+class KeyHistory:
+    """Random acks and nacks on keys that two streams share; every delivery and result is checked.
+
+    Leases are so long that none ends by itself, and whoever nacks a message nacks the later ones of its key
+    too. So when all that is unacked has arrived, the next operation starts from a known state.
+    """
+
+    def __init__(self, sub: Sub, *, keys: int, operations: int, seed: int) -> None:
+        self.sub = sub
+        self.operations = operations
+        self.chance = random.Random(seed)
+        self.unacked: dict[str, list[str]] = {f"k{number}": [] for number in range(keys)}  # message ids
+        self.outstanding: dict[str, Delivery] = {}
+        self.owner: dict[str, Stream] = {}
+
+    async def run(self) -> None:
+        fields = dict(stream_ack_deadline_seconds=600)
+        async with self.sub.stream(**fields) as one, self.sub.stream(**fields) as other:
+            for _ in range(self.operations):
+                key = self.chance.choice(list(self.unacked))
+                if not self.unacked[key] or self.chance.random() < 0.2:
+                    await self.publish(key)
+                await self.settle(key, one, other)
+                await self.chance.choice([self.ack, self.ack, self.ack_some, self.nack, self.extend])(key)
+
+    async def publish(self, key: str) -> None:
+        data = [b"x"] * self.chance.randint(1, 4)
+        self.unacked[key] += await self.sub.publish_key(key, *data)
+
+    async def settle(self, key: str, *streams: Stream) -> None:
+        """Waits until everything that is unacked of a key has been delivered."""
+        async with asyncio.timeout(10):
+            while True:
+                for stream in streams:
+                    for delivery in stream.take_now():
+                        self.note(delivery, stream)
+                if all(message_id in self.outstanding for message_id in self.unacked[key]):
+                    return
+                await asyncio.sleep(0.002)
+
+    def note(self, delivery: Delivery, stream: Stream) -> None:
+        unacked = self.unacked[delivery.key]
+        assert delivery.message_id in unacked, "delivered after its ack"
+        assert delivery.message_id not in self.outstanding, "delivered inside a lease"
+        earlier = unacked[: unacked.index(delivery.message_id)]
+        assert all(message_id in self.outstanding for message_id in earlier), "delivered before its turn"
+        if earlier:
+            assert self.owner[delivery.key] is stream, "one key on two streams"
+        self.owner[delivery.key] = stream
+        self.outstanding[delivery.message_id] = delivery
+
+    async def ack(self, key: str) -> None:
+        await self.acked(key, {self.chance.choice(self.unacked[key])})
+
+    async def ack_some(self, key: str) -> None:
+        unacked = self.unacked[key]
+        await self.acked(key, set(self.chance.sample(unacked, self.chance.randint(1, len(unacked)))))
+
+    async def acked(self, key: str, wanted: set[str]) -> None:
+        unacked = self.unacked[key]
+        # As far as the request has no gap it is in order.
+        count = next((at for at, message_id in enumerate(unacked) if message_id not in wanted), len(unacked))
+        ahead = {self.outstanding[message_id].ack_id for message_id in wanted - set(unacked[:count])}
+        shuffled = self.chance.sample(sorted(wanted), len(wanted))
+        failed = await self.sub.failed_acks(*[self.outstanding[message_id] for message_id in shuffled])
+        assert failed == dict.fromkeys(ahead, UNORDERED)
+        for message_id in unacked[:count]:
+            del self.outstanding[message_id]
+        del unacked[:count]
+
+    async def nack(self, key: str) -> None:
+        at = self.chance.randrange(len(self.unacked[key]))
+        first, *behind = [self.outstanding.pop(message_id) for message_id in self.unacked[key][at:]]
+        await self.sub.nack(first)
+        if behind:
+            await self.sub.nack(*self.chance.sample(behind, len(behind)))
+
+    async def extend(self, key: str) -> None:
+        await self.sub.modack(600, self.outstanding[self.chance.choice(self.unacked[key])])

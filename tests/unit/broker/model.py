@@ -83,23 +83,27 @@ class Log:
     kept_us: int = 0  # Topic.message_retention_duration
     deleted: bool = False
     posts: dict[int, Post] = field(default_factory=dict)
-    # Posts that need not be there any more for the topic's own sake: up to an id, and those before a time.
-    lost_id: int = 0
-    lost_us: int = 0
+    since_id: int = 0  # it keeps what was published after this, for it kept nothing before
+    lost_us: int = 0  # and once it kept only what was published since then
 
     def copy(self) -> Log:
         twin = copy(self)
         twin.posts = dict(self.posts)
         return twin
 
-    def note_losses(self, now_us: int) -> None:
-        if self.kept_us and not self.deleted:
-            self.lost_us = max(self.lost_us, now_us - self.kept_us)
-        else:
-            self.lost_id = max(self.posts, default=0)
+    def keep(self, kept_us: int, now_us: int) -> None:
+        if not self.kept_us:
+            self.since_id = max(self.posts, default=0)
+        self.lost_us = max(self.lost_us, now_us - (self.kept_us or kept_us))
+        self.kept_us = kept_us
 
-    def has_kept(self, message_id: int) -> bool:
-        return message_id > self.lost_id and self.posts[message_id].publish_us >= self.lost_us
+    def covers(self, message_id: int, now_us: int) -> bool:
+        """Whether the topic itself keeps it, be it finished or not."""
+        age_us = now_us - self.posts[message_id].publish_us
+        return message_id > self.since_id and 0 < self.kept_us >= age_us and not self.deleted
+
+    def has_kept(self, message_id: int, now_us: int) -> bool:
+        return self.covers(message_id, now_us) and self.posts[message_id].publish_us >= self.lost_us
 
 
 @dataclass
@@ -173,6 +177,7 @@ class Sub:
     topic_id: int
     model: Model
     exactly_once: bool
+    start_id: int = 0  # messages with larger ids are its own
     ordered: bool = False
     filter: str = ""
     kept_us: int = 0  # Subscription.message_retention_duration
@@ -205,6 +210,12 @@ class Sub:
     @property
     def unacked_kept_us(self) -> int:
         return max(self.kept_us, self._topic_kept_us)
+
+    def may_come_back(self, message_id: int, now_us: int) -> bool:
+        """Whether a seek to the past may bring it back though it is finished."""
+        is_own = self.retains and message_id > self.start_id
+        age_us = now_us - self.log.posts[message_id].publish_us
+        return (is_own and age_us <= self.kept_us) or self.log.covers(message_id, now_us)
 
     @property
     def acked_kept_us(self) -> int:
@@ -474,10 +485,8 @@ class Sub:
 
     def note_losses(self, now_us: int) -> None:
         """Settings are about to change, or have: what is finished and not kept may be gone from now on."""
-        posts, from_us = self.log.posts, now_us - self.acked_kept_us
-        kept = bool(self.acked_kept_us)
         for number, message in self.those(Is.DONE).items():
-            if not kept or posts[number].publish_us < from_us:
+            if not self.may_come_back(number, now_us):
                 message.may_be_lost = True
 
     def set_dead_letters(self, dead: tuple[str, int] | None) -> None:
@@ -563,7 +572,7 @@ class Model:
     def keep_topic(self, name: str, kept_us: int, now_us: int) -> None:
         log = self.topics[name]
         self.note_losses(log, now_us)
-        log.kept_us = kept_us
+        log.keep(kept_us, now_us)
         self.note_losses(log, now_us)
 
     def delete_topic(self, name: str, now_us: int) -> None:
@@ -577,7 +586,6 @@ class Model:
                     message.forwarding = False
 
     def note_losses(self, log: Log, now_us: int) -> None:
-        log.note_losses(now_us)
         for sub in self.subs.values():
             if sub.topic_id == log.topic_id:
                 sub.note_losses(now_us)
@@ -585,10 +593,9 @@ class Model:
     def create_sub(self, sub: Sub, now_us: int) -> None:
         self.subs[sub.name] = sub
         log = sub.log
-        log.note_losses(now_us)
         for message_id, post in log.posts.items():
             if FILTERS[sub.filter](post.attributes):
-                kept = log.has_kept(message_id)
+                kept = log.has_kept(message_id, now_us)
                 sub.messages[message_id] = Message(status=Is.DONE, may_be_lost=not kept)
 
     def publish(self, log: Log, posts: Mapping[int, Post]) -> None:

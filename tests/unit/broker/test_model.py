@@ -22,7 +22,7 @@ from pubsubd.broker.broker import Broker
 from pubsubd.broker.clients import Clients
 from pubsubd.broker.consumer import Consumer
 from pubsubd.broker.effects import Delivery, Effects
-from pubsubd.broker.entry import unpack_chunk
+from pubsubd.broker.entry import Entry, unpack_chunk
 from pubsubd.broker.questions import Found, ReadTimes
 from pubsubd.broker.subscription import Refusal, Subscription
 from pubsubd.eod import lease as lease_module
@@ -119,6 +119,12 @@ STEPS = (
     + ["give_up_pull", "delete_topic", "detach_subscription"]
 )
 
+# Steps that make other messages the oldest, or let the server forget when to look for them.
+DISTURBING = {
+    *("update_subscription", "update_topic", "delete_topic", "seek", "seek_to_snapshot", "go_on"),
+    *("fail", "fail_twice", "kill", "storage_answers"),
+}
+
 
 class Asked(NamedTuple):
     """A command that has asked storage something, and goes on with the answers a little later."""
@@ -141,6 +147,7 @@ class Machine(RuleBasedStateMachine):
         self.asked: list[Asked] = []
         self.audit = Audit()
         self.audited_rows = 0
+        self.disturbed_us = 0  # when something last happened that retention may be late for
 
     @property
     def broker(self) -> Broker:
@@ -165,8 +172,13 @@ class Machine(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def step(self, data: st.DataObject) -> None:
-        chance = Drawn(data.draw)
-        getattr(self, chance.one(STEPS))(chance)
+        self.take_a_step(Drawn(data.draw))
+
+    def take_a_step(self, chance: Chance) -> None:
+        step = chance.one(STEPS)
+        getattr(self, step)(chance)
+        if step in DISTURBING:
+            self.disturbed_us = self.world.now_us
 
     # -- topics --------------------------------------------------------------------------------------------
 
@@ -255,6 +267,7 @@ class Machine(RuleBasedStateMachine):
         assert made.sub_id not in [sub.sub_id for sub in self.model.subs.values()]
         log = self.model.topics[request.topic]
         sub = Sub(made.sub_id, request.name, log.topic_id, self.model, request.enable_exactly_once_delivery)
+        sub.start_id = self.broker.message_id
         sub.ordered, sub.filter, sub.active_us = request.enable_message_ordering, request.filter, now_us
         _configure(sub, resource)
         self.model.create_sub(sub, now_us)
@@ -415,8 +428,9 @@ class Machine(RuleBasedStateMachine):
         # Of messages published at that very moment only some may be there.
         there = _unsent(self.world.subscription(sub.name), sub)
         return lambda number: (
-            posts[number].publish_us > kept_from_us
-            or (posts[number].publish_us == kept_from_us and (number in sure or number in there))
+            sub.may_come_back(number, now_us)
+            and posts[number].publish_us >= kept_from_us
+            and (posts[number].publish_us > kept_from_us or number in sure or number in there)
         )
 
     def _snapshot_error(self, request: pb.CreateSnapshotRequest) -> type[errors.PubsubError] | None:
@@ -444,7 +458,10 @@ class Machine(RuleBasedStateMachine):
             assert latest_us < now_us + limits.SNAPSHOT_LIFETIME_US_MIN or not at_once
             return
         expire_us = expire_time_us(snapshot)
-        assert expire_us == latest_us or (expire_us < latest_us and not at_once)
+        # Storage may not have had the oldest yet, or be asked when there was an older one.
+        (oldest,) = answers
+        assert isinstance(oldest, Found)
+        assert expire_us == latest_us or not at_once or not 0 < oldest.next_us <= oldest_us
         sub.active_us = now_us
         self.model.take_snapshot(request.name, sub, self.broker.message_id, now_us, expire_us)
 
@@ -683,11 +700,10 @@ class Machine(RuleBasedStateMachine):
             self._nothing_is_held_back(subscription, self.model.subs[subscription.name])
 
     def _nothing_is_held_back(self, subscription: Subscription, sub: Sub) -> None:
-        now_us, far_us = self.world.now_us, sub.unacked_kept_us + 60 * SECOND
-        posts = sub.log.posts
-        assert all(
-            posts[number].publish_us + far_us >= now_us for number in sub.those(Is.UNSENT, Is.WAITING)
-        ), "what is past its retention goes within a minute"
+        now_us, kept_us, posts = self.world.now_us, sub.unacked_kept_us, sub.log.posts
+        for number in sub.those(Is.UNSENT, Is.WAITING):
+            end_us = max(posts[number].publish_us + kept_us, self.disturbed_us)
+            assert now_us <= end_us + 60 * SECOND, "what is past its retention goes within a minute"
         assert not any(one.forwarding and sub.is_dead(one) for one in sub.those(Is.WAITING).values())
         able = [consumer for consumer in subscription.ready if consumer.room_messages()]
         if able and len(subscription.backlog.parked_messages()) < limits.PARKED_MESSAGES_MAX:
@@ -843,8 +859,10 @@ class Machine(RuleBasedStateMachine):
             return
         subscription = read.subscription
         is_there = self.broker._subscriptions.get(subscription.name) is subscription
-        self.broker.found(read, answered(self.world.store, read.question), self.world.now_us)
-        if is_there:
+        found = answered(self.world.store, read.question)
+        assert isinstance(found, Found)
+        self.broker.found(read, found, self.world.now_us)
+        if is_there and found.before_id:
             self.model.subs[subscription.name].drop_before(read.question.before_us)
 
     # -- what must hold ------------------------------------------------------------------------------------
@@ -927,13 +945,10 @@ class Machine(RuleBasedStateMachine):
             later = {number for number in model.logs[snapshot.topic_id].posts if number > snapshot.last_id}
             assert snapshot.owed | later <= stored.get(snapshot.topic_id, set())
         for sub in model.subs.values():
-            kept_from_us = now_us - sub.acked_kept_us
-            kept = {
-                number
-                for number, message in sub.those(Is.DONE).items()
-                if not message.may_be_lost and sub.log.posts[number].publish_us >= kept_from_us
-            }
-            assert not sub.acked_kept_us or kept <= stored.get(sub.topic_id, set())
+            finished = sub.those(Is.DONE)
+            sub.note_losses(now_us)
+            kept = {number for number, message in finished.items() if not message.may_be_lost}
+            assert kept <= stored.get(sub.topic_id, set())
 
     def _after_saying(self) -> None:
         """Whoever was told that it is over, ends; a Pull also with what it got."""
@@ -1046,6 +1061,12 @@ def _post(message: pb.PubsubMessage, publish_us: int) -> Post:
     return Post(publish_us, message.ordering_key, dict(message.attributes), message.data)
 
 
+def _stored(post: Post) -> bytes:
+    """As much of it as a filter sees."""
+    data: bytes = pb.PubsubMessage(attributes=post.attributes).SerializeToString()
+    return data
+
+
 # -- what must agree -----------------------------------------------------------------------------------------
 
 
@@ -1098,18 +1119,16 @@ def _matches(subscription: Subscription, sub: Sub) -> None:
 def _unsent(subscription: Subscription, sub: Sub) -> set[int]:
     """What the broker will deliver for the first time, or as if it were."""
     backlog = subscription.backlog
-    above = [number for number in sub.messages if number > backlog.cursor and number not in backlog.carried]
-    if backlog.past_matches is not None:
-        posts, past = sub.log.posts, backlog.past_matches
-        above = [
-            number
-            for number in above
-            if number > backlog.past_through_id
-            or past(pb.PubsubMessage(attributes=posts[number].attributes).SerializeToString())
-        ]
+    posts = sub.log.posts
+    above = [
+        Entry(number, posts[number].publish_us, 0, _stored(posts[number]))
+        for number in sub.messages
+        if number > backlog.cursor and number not in backlog.carried
+    ]
+    fresh = [entry.message_id for entry in backlog._accepted(above)]
     # Some come out of a snapshot, and are not looked at yet.
     unchecked = [one for one, waiting in backlog.waiting.items() if waiting.unchecked and one in sub.messages]
-    return {*above, *unchecked, *dict(backlog.parked_messages())}
+    return {*fresh, *unchecked, *dict(backlog.parked_messages())}
 
 
 # -- the journal ---------------------------------------------------------------------------------------------
@@ -1331,7 +1350,7 @@ def play(seed: int, steps: int) -> Machine:
     machine, chance = Machine(), Seeded(Random(seed))
     machine.start(chance, chance.one([False, True]), SUBSCRIPTIONS)
     for _ in range(steps):
-        getattr(machine, chance.one(STEPS))(chance)
+        machine.take_a_step(chance)
         machine.live_state_agrees()
         machine.the_timer_is_in_time()
     machine.drain()

@@ -45,22 +45,23 @@ def columns(
     return kind(*[draw(one) for one in head], *([row[at] for row in rows] for at in range(len(values))))
 
 
+def pairs(draw: Callable[..., Any], second: st.SearchStrategy[int]) -> tuple[list[int], list[int]]:
+    """Two columns of one length."""
+    found = draw(st.lists(st.tuples(i64, second), max_size=4))
+    return [one for one, _ in found], [other for _, other in found]
+
+
 @st.composite
 def sought(draw: Callable[..., Any]) -> oplog.Sought:
-    restored = draw(st.lists(st.tuples(i64, key), max_size=4))
     return oplog.Sought(
-        draw(i32), draw(i64), draw(i32), draw(i64), draw(text), draw(any_ids),
-        [message_id for message_id, _ in restored], [okey for _, okey in restored], draw(any_ids),
-    )  # fmt: skip
+        draw(i32), draw(i64), draw(i32), draw(text), draw(any_ids), *pairs(draw, key), *pairs(draw, i32)
+    )
 
 
 @st.composite
 def epochs(draw: Callable[..., Any]) -> oplog.Epochs:
-    found = draw(st.lists(st.tuples(i64, i32), max_size=4))
-    return oplog.Epochs(
-        draw(i32), draw(i32), draw(i32), draw(i64), draw(text),
-        [floor_id for floor_id, _ in found], [generation for _, generation in found], draw(any_ids),
-    )  # fmt: skip
+    numbers = [draw(i32) for _ in range(3)]
+    return oplog.Epochs(*numbers, draw(text), *pairs(draw, i32), *pairs(draw, i32), *pairs(draw, i32))
 
 
 ids = st.lists(i64, min_size=1, max_size=6)
@@ -78,6 +79,7 @@ RECORDS: dict[Any, tuple[Callable[[Any], bytes], st.SearchStrategy[Any]]] = {
     oplog.Returned: (oplog.returned, st.builds(oplog.Returned, i32, st.booleans(), ids)),
     oplog.Position: (oplog.position, st.builds(oplog.Position, i32, i64)),
     oplog.Published: (oplog.published, st.builds(oplog.Published, i32, i64)),
+    oplog.Retained: (oplog.retained, st.builds(oplog.Retained, i32, i64)),
     oplog.Skipped: (oplog.skipped, st.builds(oplog.Skipped, i32, i64)),
     oplog.Delayed: (oplog.delayed, columns(oplog.Delayed, [i32], i64, moment)),
     oplog.Reset: (oplog.reset, st.builds(oplog.Reset, i32, st.booleans(), ids)),
@@ -181,7 +183,8 @@ def test_a_state_that_version_1_wrote_is_restored() -> None:
     saved = replay.subscriptions[1]
     assert (saved.cursor, sorted(saved.leased), sorted(saved.waiting)) == (9, [8, 9], [7])
     assert (saved.waiting[7].generation, saved.waiting[7].attempt, saved.waiting[7].okey) == (2, 3, 0)
-    assert (saved.first_generation, saved.epochs, saved.carried, saved.parked) == (1, [], set(), {})
+    assert (saved.epochs, saved.carried, saved.parked) == ([], {}, {})
+    assert (saved.first_generation, saved.generation_max) == (1, 2), "as large as any that is known"
 
 
 def test_new_blobs_say_their_version() -> None:

@@ -156,7 +156,7 @@ class Backlog:
             for key in self.keys
             if key.queue
             for message_id in key.queue
-            if message_id not in waiting
+            if message_id not in waiting and message_id not in self.keys.gone
         ]
 
     def captured(self) -> tuple[dict[int, int], set[int]]:
@@ -343,6 +343,9 @@ class Backlog:
         now_us, queue = self._now_us, key.queue
         while queue:
             message_id = queue[0]
+            if message_id in keys.gone:
+                keys.gone.remove(queue.popleft())
+                continue
             waiting = self.waiting.get(message_id)
             if waiting is not None and (
                 now_us <= waiting.ready_us or self._is_forwarded(message_id, waiting)
@@ -568,6 +571,12 @@ class Backlog:
         for okey, message_ids in by_key.items():
             assert self.keys is not None
             self.keys.put_back(self.keys.open(okey), sorted(message_ids), now_us)
+        if self.carried and self.keys is not None:
+            # Of a key whose carried message failed nothing may be left for now.
+            for okey in {waiting.okey for waiting in ended.values()} - by_key.keys():
+                key = self.keys.get(okey)
+                if key is not None:
+                    self.keys.arrange(key, now_us)
 
     def release(self, message_ids: Iterable[int], now_us: int) -> None:
         """Collateral messages were nacked: they wait for their predecessors only."""
@@ -579,8 +588,7 @@ class Backlog:
             if self.keys is None or not waiting.okey:
                 heappush(self._returned, message_id)
         if self.keys is not None:
-            for okey in okeys:
-                self.keys.released(okey, now_us)
+            self.keys.released(okeys, now_us)
 
     def finish_waiting(self, message_id: int, now_us: int) -> bool:
         """A message that waits is finished: acked late, or forwarded. False if it does not wait."""
@@ -590,8 +598,10 @@ class Backlog:
         self.forwarding.pop(message_id, None)
         self._wanted.pop(message_id, None)
         self._unfetch(message_id)
-        if self.keys is not None and waiting.okey:
-            self.keys.removed(waiting.okey, message_id, now_us)
+        if self.keys is not None:
+            self.keys.held.discard(message_id)
+            if waiting.okey and message_id <= self.cursor:
+                self.keys.removed(waiting.okey, message_id, now_us)
         return True
 
     def forward(self, message_id: int) -> None:
@@ -617,8 +627,9 @@ class Backlog:
         for message_id in message_ids:
             del self.forwarding[message_id]
             waiting = self.waiting[message_id]
-            if self.keys is not None and waiting.okey:
+            if self.keys is not None:
                 self.keys.held.discard(message_id)
+            if self.keys is not None and waiting.okey:
                 key = self.keys.get(waiting.okey)
                 if key is not None:
                     self.keys.arrange(key, now_us)
@@ -663,6 +674,7 @@ class Backlog:
             queued = self.keys.keep_queued(lambda message_id: message_id > through_id, now_us)
             self._parked_count -= len(queued) - len(set(queued) & set(gone))
             gone += queued
+            self.keys.held.difference_update(gone)
         for message_id in gone:
             self._wanted.pop(message_id, None)
             self._unfetch(message_id)
@@ -761,7 +773,7 @@ class Backlog:
         queued: set[int] = set()
         if self.keys is not None:
             self.keys.check_invariants()
-            queued = {one for key in self.keys for one in key.queue or ()}
+            queued = {one for key in self.keys for one in key.queue or ()} - self.keys.gone
             assert len(queued - waiting.keys()) == self._parked_count
             assert self.forwarding.keys() <= self.keys.held
         placed = staged | delayed | queued | set(self._returned) | self.forwarding.keys()

@@ -11,7 +11,7 @@ those and no others, so that an idle subscription costs nothing. `next_deadline_
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -38,6 +38,7 @@ from pubsubd.broker.subscription import Refusal, Subscription, matches_past
 from pubsubd.broker.tail import TailBudget
 from pubsubd.broker.topic import Topic
 from pubsubd.eod.ack_id import AckIds
+from pubsubd.eod.endings import EndingRow
 from pubsubd.model import errors, limits, names, requests, snapshots
 from pubsubd.model.dead_letter import forwarded
 from pubsubd.model.events import Event, Kind
@@ -55,6 +56,8 @@ from pubsubd.model.topics import check_topic_update, created_topic, updated_topi
 from pubsubd.wire import pb
 
 _PUBLISH = int(Kind.PUBLISH)
+# Below this many timers sweeping them costs more than it frees.
+_TIMERS_MIN = 1000
 
 
 class Caller(NamedTuple):
@@ -99,6 +102,7 @@ class Broker:
         self._resting: dict[Subscription, None] = {}  # no consumers, but messages at hand; oldest first
         self._awake: dict[Subscription, None] = {}
         self._timers: list[tuple[int, int, Subscription | Topic | Snapshot]] = []
+        self._timers_max = _TIMERS_MIN
         self._tie = count()
 
     # -- from and to storage ------------------------------------------------------------------------------
@@ -145,9 +149,12 @@ class Broker:
             snapshot = Snapshot.of_row(snapshot_row, broker._topics_by_id[snapshot_row.topic_id])
             broker._snapshot_id = max(broker._snapshot_id, snapshot.snapshot_id)
             broker._add_snapshot(snapshot)
+        endings: dict[int, list[EndingRow]] = {}
         for ending in saved.endings:
-            if ending.sub_id in by_id:
-                by_id[ending.sub_id].restore_ending(ending)
+            endings.setdefault(ending.sub_id, []).append(ending)
+        for sub_id, rows in endings.items():
+            if sub_id in by_id:
+                by_id[sub_id].restore_endings(rows)
         return broker
 
     def adopt(self, old: Broker, failed: Iterable[Effects]) -> None:
@@ -168,6 +175,8 @@ class Broker:
             self._stream_opened(consumer)
         for consumer, closed_us in [ended for effects in failed for ended in effects.ended]:
             self._stream_closed(consumer, closed_us)
+        for topic in self._topics_by_id.values():
+            self._trim(topic, self._now_us)
         # Streams go on under the numbers that they have. Names are introduced to the journal anew.
         self._call_id = max(self._call_id, old._call_id)
         self._clients = Clients(max(self._clients.last_id, old._clients.last_id))
@@ -437,6 +446,7 @@ class Broker:
         topic.configure()
         self._awake.pop(subscription, None)
         self._resting.pop(subscription, None)
+        subscription.timer_us = None
         self.ledger.now.subscriptions[subscription.sub_id] = None
         self._config(
             "subscription", change, subscription.resource, topic.topic_id, subscription.sub_id, now_us
@@ -467,9 +477,10 @@ class Broker:
     def snapshot_questions(self, request: pb.CreateSnapshotRequest, now_us: int) -> list[Question]:
         """What must be known for `create_snapshot`: how old the oldest message is that is owed."""
         snapshots.check_create_snapshot(request)
-        subscription = self._attached(request.subscription)
+        self._subscription(request.subscription)
         if request.name in self._snapshots:
             raise errors.already_exists(request.name)
+        subscription = self._attached(request.subscription)
         backlog = subscription.backlog
         return [Question(subscription.topic.topic_id, backlog.low_water() - 1, 0, backlog.matches)]
 
@@ -537,6 +548,7 @@ class Broker:
         self._remove_snapshot(self._snapshot(request.snapshot), "deleted", now_us)
 
     def _remove_snapshot(self, snapshot: Snapshot, change: str, now_us: int) -> None:
+        snapshot.timer_us = None
         del self._snapshots[snapshot.name]
         del snapshot.topic.snapshots[snapshot.snapshot_id]
         self._snapshot_changed(snapshot, change, now_us)
@@ -547,6 +559,9 @@ class Broker:
     def seek_questions(self, request: pb.SeekRequest, now_us: int) -> Sequence[Question | Sift]:
         """What must be known for `seek`: where the time lies, and from where on messages are kept."""
         snapshots.check_seek(request)
+        self._subscription(request.subscription)
+        if request.WhichOneof("target") == "snapshot":
+            self._snapshot(request.snapshot)
         subscription = self._attached(request.subscription)
         topic = subscription.topic
         if request.WhichOneof("target") == "snapshot":
@@ -614,12 +629,10 @@ class Broker:
         if target_us > now_us:
             boundary_id = topic.last_id
         kept = [
-            (
-                max(question.after_id, found.before_id, found.next_id - 1),
-                max(question.before_us, found.next_us),
-            )
+            (max(question.after_id, found.before_id, found.next_id - 1), found.next_us or now_us)
             for question, found in zip(self._kept_questions(subscription, now_us), answers[1:], strict=True)
         ]
+        # From the first message on that is there; without one, from now on.
         floor_id, kept_from_us = min(kept, default=(None, 0))
         subscription.seek_to_time(boundary_id, floor_id, now_us)
         return kept_from_us
@@ -972,11 +985,13 @@ class Broker:
         self._set_timer(subscription)
         if subscription.ready or subscription.backlog.forwarding:
             self._awake[subscription] = None
+        if subscription.finished_since_trim:
+            subscription.topic.trim_soon(now_us)
+            self._set_timer(subscription.topic)
         if subscription.finished_since_trim > limits.TRIM_MESSAGES_MIN:
             # Looking for rows that nobody needs is a walk over all that is outstanding on the topic.
             outstanding = sum([other.unfinished_count for other in subscription.topic.subscriptions.values()])
             if subscription.finished_since_trim > outstanding:
-                subscription.finished_since_trim = 0
                 self._trim(subscription.topic, now_us)
 
     def _set_timer(self, what: Subscription | Topic | Snapshot) -> None:
@@ -984,10 +999,18 @@ class Broker:
         if due_us is not None and (what.timer_us is None or due_us < what.timer_us):
             what.timer_us = due_us
             heappush(self._timers, (due_us, next(self._tie), what))
+            if len(self._timers) > self._timers_max:
+                # Each change of a time leaves its old entry behind, and with it what it was for.
+                self._timers = [timer for timer in self._timers if timer[0] == timer[2].timer_us]
+                heapify(self._timers)
+                self._timers_max = 2 * len(self._timers) + _TIMERS_MIN
 
     def _trim(self, topic: Topic, now_us: int) -> None:
         if topic.topic_id in self._topics_by_id:
+            topic.timer_us = None
             self.ledger.now.trims[topic.topic_id] = topic.trim(now_us)
+            for subscription in topic.subscriptions.values():
+                subscription.finished_since_trim = 0
 
     def _drop_if_unused(self, topic: Topic) -> None:
         """A deleted topic stays while a subscription or a snapshot still has messages of it."""

@@ -63,6 +63,7 @@ class Keys:
     ) -> None:
         self.queued = 0  # messages in queues
         self.held: set[int] = set()  # messages that something else is done with before they can go
+        self.gone: set[int] = set()  # in queues still, and finished
         self.going: set[int] = set()  # given to somebody, and their leases are about to be granted
         self._leases = leases
         self._waiting = waiting
@@ -168,24 +169,25 @@ class Keys:
 
     def removed(self, okey: int, message_id: int, now_us: int) -> None:
         """A message that waited in the queue of its key has finished."""
-        key = self._keys.get(okey)
-        if key is None or not key.queue or message_id not in key.queue:
-            return  # above the cursor after a seek
-        key.queue.remove(message_id)
+        # Searching the queue for it would cost a walk; it is passed over when it comes to the front.
+        self.gone.add(message_id)
         self.queued -= 1
-        self.held.discard(message_id)
-        self.arrange(key, now_us)
+        key = self._keys[okey]
+        if key.queue and key.queue[0] == message_id:
+            self.arrange(key, now_us)
 
     def keep_queued(self, keep: Callable[[int], bool], now_us: int) -> list[int]:
         """Remove what `keep` says no to from all queues; returns it."""
         gone: list[int] = []
         for key in list(self._keys.values()):
             if key.queue:
-                kept = [message_id for message_id in key.queue if keep(message_id)]
+                there = [message_id for message_id in key.queue if message_id not in self.gone]
+                kept = [message_id for message_id in there if keep(message_id)]
                 if len(kept) < len(key.queue):
-                    gone += [message_id for message_id in key.queue if not keep(message_id)]
+                    gone += [message_id for message_id in there if not keep(message_id)]
                     key.queue = deque(kept)
                     self.arrange(key, now_us)
+        self.gone.clear()
         self.queued -= len(gone)
         self.held.difference_update(gone)
         return gone
@@ -278,14 +280,16 @@ class Keys:
             key.until_us = until_us
         self._call_back(key, until_us)
 
-    def released(self, okey: int, now_us: int) -> None:
-        """A collateral message of the key was nacked: how long others still hold it."""
-        key = self._keys.get(okey)
-        if key is not None and key.queue:
-            found = (self._waiting.get(message_id) for message_id in key.queue)
-            key.until_us = max(
-                [one.ready_us for one in found if one is not None and one.collateral], default=0
-            )
+    def released(self, okeys: Iterable[int], now_us: int) -> None:
+        """Collateral messages of these keys were nacked: how long others still hold them."""
+        until_us = dict.fromkeys(okeys, 0)
+        for waiting in self._waiting.values():
+            if waiting.collateral and waiting.okey in until_us:
+                until_us[waiting.okey] = max(until_us[waiting.okey], waiting.ready_us)
+        for okey, deadline_us in until_us.items():
+            key = self._keys[okey]
+            if key.owner is None or not key.owner.once:
+                key.until_us = deadline_us
             self.arrange(key, now_us)
 
     def arrange(self, key: Key, now_us: int) -> None:
@@ -293,6 +297,8 @@ class Keys:
         if key.place is not None:
             self._unlist(key)
         queue = key.queue
+        while queue and queue[0] in self.gone:
+            self.gone.remove(queue.popleft())
         if not queue:
             if now_us > key.until_us and not self.first(key):
                 self._keys.pop(key.okey, None)
@@ -340,7 +346,7 @@ class Keys:
             self._wake(at_us, key.okey)
 
     def check_invariants(self) -> None:
-        assert self.queued == sum(len(key.queue or ()) for key in self)
+        assert self.queued == sum(len(key.queue or ()) for key in self) - len(self.gone)
         for okey, key in self._keys.items():
             live = [message_id for message_id in key.leased[key.at :] if message_id in self._leases]
             assert key.okey == okey

@@ -91,7 +91,8 @@ class Subscription:
         self.leases = LeaseTable()
         self.endings = Endings()
         self.consumers: dict[Consumer, None] = {}
-        self.ready: dict[Consumer, None] = {}  # those that can take a delivery now, if their window allows
+        # Those that can take a delivery now, if their window allows; who was served last is last.
+        self.ready: dict[Consumer, None] = {}
         self.timer_us: int | None = None  # when the broker will next look at it
         self.finished_since_trim = 0
         self.matches = _compiled(resource.filter)
@@ -108,7 +109,6 @@ class Subscription:
         self._ledger = ledger
         self._ack_ids = ack_ids
         self._topics = topics
-        self._turn = 0
         # What seeks have left behind: (floor, generation), both ascending. See `_first_generation`.
         self._epochs: list[tuple[int, int]] = []
         self._restored: dict[int, int] = {}  # the same, of single messages
@@ -425,8 +425,8 @@ class Subscription:
             )  # fmt: skip
 
     def _nack(self, leases: list[Lease], call_id: int, now_us: int) -> None:
-        for lease in leases:
-            self._remember(lease.message_id, lease.generation, Ending.NACKED, now_us)
+        nacked = [(lease.message_id, lease.generation) for lease in leases]
+        self._remember_all(nacked, Ending.NACKED, now_us)
         if self._ledger.journal:
             topic_id, sub_id = self.topic.topic_id, self.sub_id
             self._ledger.events(
@@ -477,8 +477,15 @@ class Subscription:
             )
 
     def _remember(self, message_id: int, generation: int, ending: Ending, now_us: int) -> None:
-        self.endings.add(message_id, generation, ending, now_us)
-        self._ledger.now.endings.append(EndingRow(self.sub_id, message_id, generation, int(ending), now_us))
+        self._remember_all([(message_id, generation)], ending, now_us)
+
+    def _remember_all(self, ended: Iterable[tuple[int, int]], ending: Ending, now_us: int) -> None:
+        rows = [
+            EndingRow(self.sub_id, message_id, generation, int(ending), now_us)
+            for message_id, generation in ended
+        ]
+        self.endings.extend(rows)
+        self._ledger.now.endings.extend(rows)
 
     # -- leases that end by themselves --------------------------------------------------------------------
 
@@ -678,8 +685,8 @@ class Subscription:
         gone = {one: waiting for one, waiting in self.backlog.waiting.items() if one <= through_id}
         if not self.backlog.drop_through(through_id, now_us):
             return False
-        for message_id, waiting in gone.items():
-            self._remember_purged(message_id, waiting, now_us)
+        ended = [(message_id, one.generation) for message_id, one in gone.items() if not one.unchecked]
+        self._remember_all(ended, Ending.PURGED, now_us)
         if self._offsets:
             self._offsets = {
                 one: offset
@@ -766,11 +773,6 @@ class Subscription:
         }
         return below | above
 
-    def _remember_purged(self, message_id: int, waiting: Waiting, now_us: int) -> None:
-        generation = waiting.generation
-        if not waiting.unchecked and self.endings.of(message_id, generation) is None:
-            self._remember(message_id, generation, Ending.PURGED, now_us)
-
     def _move(
         self,
         cursor: int,
@@ -784,13 +786,13 @@ class Subscription:
         parked = [one for one in backlog.parked_messages() if one[0] not in purged and one[0] <= cursor]
         leases = [lease for lease in self.leases if lease.message_id in purged]
         self.leases.end(leases)
-        for lease in leases:
-            self._remember(lease.message_id, lease.generation, Ending.PURGED, now_us)
-        for message_id in sorted(purged):
+        ended = [(lease.message_id, lease.generation) for lease in leases]
+        for message_id in purged:
             waiting = backlog.waiting.pop(message_id, None)
-            if waiting is not None:
-                self._remember_purged(message_id, waiting, now_us)
+            if waiting is not None and not waiting.unchecked:
+                ended.append((message_id, waiting.generation))
             self._offsets.pop(message_id, None)
+        self._remember_all(sorted(ended), Ending.PURGED, now_us)
         for waiting in backlog.waiting.values():
             if not waiting.collateral:
                 waiting.ready_us = 0
@@ -845,14 +847,13 @@ class Subscription:
         hands: list[Hand[Consumer, Pick]] = []
         while self.ready and backlog.at_hand():
             cursor = backlog.cursor
-            hands = deal(backlog, list(self.ready), self._turn, limits.RESPONSE_BYTES_MAX)
+            hands = deal(backlog, list(self.ready), limits.RESPONSE_BYTES_MAX)
             if hands or backlog.cursor == cursor:
                 break
             # All that was at hand waits for its keys now; what follows may go.
             if len(backlog.parked) > limits.PARKED_AT_ONCE_MAX:
                 backlog.has_more = True
                 break
-        self._turn += 1
         if backlog.parked:
             self._record_parked()
         if backlog.unmatched:
@@ -1031,9 +1032,10 @@ class Subscription:
         backlog.arrange(list(saved.parked.items()), now_us)
         self.look_at_retention(now_us)
 
-    def restore_ending(self, row: EndingRow) -> None:
-        self.endings.add(row.message_id, row.generation, Ending(row.ending), row.at_us)
-        self._generation_max = max(self._generation_max, row.generation)
+    def restore_endings(self, rows: Sequence[EndingRow]) -> None:
+        """What was remembered, oldest first."""
+        self.endings.extend(rows)
+        self._generation_max = max([self._generation_max, *[row.generation for row in rows]])
 
     def _restore_leases(self, saved: SavedSubscription) -> None:
         leased = list(saved.leased.items())

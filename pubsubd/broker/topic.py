@@ -61,6 +61,7 @@ class Topic:
 
     def trim(self, now_us: int) -> Trim:
         """What nobody needs any more, at `now_us`."""
+        self._trim_at_us = None
         low = [one.low_water() for one in self.subscriptions.values()]
         low += [one.low_water() for one in self.snapshots.values()]
         through_id = min(low, default=self.last_id + 1) - 1
@@ -74,10 +75,16 @@ class Topic:
     def trimmed(self, oldest_us: int | None, now_us: int) -> None:
         """Storage has removed what it was told to; `oldest_us` is the end of the oldest row left."""
         kept_us = self.kept_us
-        self._trim_at_us = None
         # What is kept though its time is over waits for those who need it, and they will say so.
         if kept_us and oldest_us is not None and oldest_us + kept_us >= now_us:
-            self._trim_at_us = max(oldest_us + kept_us, now_us + limits.RETENTION_STEP_US)
+            at_us = max(oldest_us + kept_us, now_us + limits.RETENTION_STEP_US)
+            self._trim_at_us = at_us if self._trim_at_us is None else min(at_us, self._trim_at_us)
+
+    def trim_soon(self, now_us: int) -> None:
+        """Something has finished."""
+        at_us = now_us + limits.TRIM_AFTER_US
+        if self._trim_at_us is None or at_us < self._trim_at_us:
+            self._trim_at_us = at_us
 
     def published(self, now_us: int) -> None:
         """The first message after a silence: nothing else will ask for its removal."""

@@ -10,7 +10,7 @@ after that time hears that it failed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -53,15 +53,20 @@ class Endings:
         for message_id, (ending, generation, _) in self._finished.items():
             yield message_id, generation, ending
 
-    def add(self, message_id: int, generation: int, ending: Ending, at_us: int) -> None:
-        if ending is not Ending.FORWARDED:
-            self._nacked.pop((message_id, generation), None)
-        if ending is Ending.NACKED:
-            self._nacked[message_id, generation] = at_us
-        else:
-            self._finished.pop(message_id, None)
-            self._finished[message_id] = (ending, generation, at_us)
-        self._forget(at_us)
+    def extend(self, rows: Sequence[EndingRow]) -> None:
+        """Remember `rows`, oldest first."""
+        nacked, finished = self._nacked, self._finished
+        for _, message_id, generation, ending, at_us in rows:
+            if ending == Ending.NACKED:
+                nacked.pop((message_id, generation), None)
+                nacked[message_id, generation] = at_us
+                continue
+            if ending == Ending.ACKED:
+                nacked.pop((message_id, generation), None)  # late, without exactly-once
+            finished.pop(message_id, None)
+            finished[message_id] = (Ending(ending), generation, at_us)
+        if rows:
+            self._forget(rows[-1].at_us)
 
     def of(self, message_id: int, generation: int) -> Ending | None:
         if (message_id, generation) in self._nacked:

@@ -1,7 +1,7 @@
 """Dealing what is ready to those who can take it.
 
-Every consumer that is ready gets an equal part of what is at hand, and the order of the table moves on by one
-with each dealing, so that messages that trickle in one by one go round as well. A consumer whose window or
+Every consumer that is ready gets an equal part of what is at hand, and who was served least recently comes
+first, so that messages that trickle in one by one go round as well. A consumer whose window or
 response is full passes; its part goes to the others in the next round. Nobody waits for anybody.
 """
 
@@ -46,17 +46,14 @@ class Hand(Generic[Consumer, Item]):
 
 
 def deal(
-    source: Source[Consumer, Item], consumers: Sequence[Consumer], first: int, response_bytes: int
+    source: Source[Consumer, Item], consumers: Sequence[Consumer], response_bytes: int
 ) -> list[Hand[Consumer, Item]]:
-    """Deal what `source` has to `consumers`, beginning with the one at index `first` (modulo their number).
+    """Deal what `source` has to `consumers`, who stand in the order in which they were last served.
 
     `response_bytes` is what one consumer may get at a time. Returns the hands that are not empty. Nothing is
     booked: the caller grants the leases and fills the windows.
     """
-    start = first % len(consumers)
-    hands: list[Hand[Consumer, Item]] = [
-        Hand(consumer) for consumer in (*consumers[start:], *consumers[:start])
-    ]
+    hands: list[Hand[Consumer, Item]] = [Hand(consumer) for consumer in consumers]
     seated = hands
     while seated and (left := source.at_hand()):
         quota = -(-left // len(seated))

@@ -152,7 +152,9 @@ CLIENTS_MAX: Final = 10_000
 RECEIPT_US: Final = 2 * SECOND_US
 #: Ours: a response whose commit took longer is not sent; its leases lapse.
 DELIVERY_DELAY_US_MAX: Final = SECOND_US
-#: Ours: messages finished on a subscription before it looks for rows that nobody needs.
+#: Ours: how long finished messages may stay in storage that nobody needs.
+TRIM_AFTER_US: Final = 30 * SECOND_US
+#: Ours: messages finished on a subscription before it looks for rows that nobody needs at once.
 TRIM_MESSAGES_MIN: Final = 2000
 #: Ours: the operation log is folded into a checkpoint when it has grown by this much, or by the size of the
 #: last checkpoint four times over, if that is more.

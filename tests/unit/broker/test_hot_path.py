@@ -423,8 +423,7 @@ WAYS: list[tuple[Standing, State, Callable[[World], str]]] = [
     (Standing.LAPSED, State.READY, lapsed_before_a_seek),
     (Standing.PURGED, State.PURGED, purged),
     (Standing.PURGED, State.PURGED, lapsed_and_purged),
-    # How a message finished that no lease was running of is remembered by generation only.
-    (Standing.NACKED, State.ACKED, nacked_and_purged),
+    (Standing.NACKED, State.PURGED, nacked_and_purged),
     (Standing.FORWARDED, State.FORWARDED, forwarded),
     (Standing.FORWARDED, State.FORWARDED, forwarded_at_a_nack),
     (Standing.NACKED, State.FORWARDED, nacked_and_forwarded),

@@ -6,11 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pubsubd.eod.endings import Ending, Endings
+from pubsubd.eod.endings import Ending, EndingRow, Endings
 from pubsubd.model import limits
 
 NOW = 1_800_000_000_000_000
 MESSAGE = 17
+
+
+def add(endings: Endings, message_id: int, generation: int, ending: Ending, at_us: int) -> None:
+    endings.extend([EndingRow(1, message_id, generation, int(ending), at_us)])
 
 
 @pytest.fixture
@@ -28,8 +32,8 @@ def test_a_finished_message_without_an_entry_was_acked_by_its_first_generation(e
 
 
 def test_each_generation_has_its_own_ending(endings: Endings) -> None:
-    endings.add(MESSAGE, 1, Ending.NACKED, NOW)
-    endings.add(MESSAGE, 3, Ending.ACKED, NOW)
+    add(endings, MESSAGE, 1, Ending.NACKED, NOW)
+    add(endings, MESSAGE, 3, Ending.ACKED, NOW)
 
     assert [endings.of(MESSAGE, generation) for generation in (1, 2, 3)] == [
         Ending.NACKED,
@@ -42,20 +46,20 @@ def test_each_generation_has_its_own_ending(endings: Endings) -> None:
 
 
 def test_a_late_ack_replaces_the_nack_of_the_same_generation(endings: Endings) -> None:
-    endings.add(MESSAGE, 2, Ending.NACKED, NOW)
-    endings.add(MESSAGE, 2, Ending.ACKED, NOW + 1)
+    add(endings, MESSAGE, 2, Ending.NACKED, NOW)
+    add(endings, MESSAGE, 2, Ending.ACKED, NOW + 1)
 
     assert endings.of(MESSAGE, 2) is Ending.ACKED
     assert endings.finishing_generation(MESSAGE) == 2
 
 
 def test_an_ending_is_known_for_as_long_as_a_client_may_ask(endings: Endings) -> None:
-    endings.add(MESSAGE, 1, Ending.NACKED, NOW)
+    add(endings, MESSAGE, 1, Ending.NACKED, NOW)
 
-    endings.add(MESSAGE + 1, 1, Ending.NACKED, NOW + limits.ENDING_KEPT_US)
+    add(endings, MESSAGE + 1, 1, Ending.NACKED, NOW + limits.ENDING_KEPT_US)
     assert endings.of(MESSAGE, 1) is Ending.NACKED
 
-    endings.add(MESSAGE + 2, 1, Ending.NACKED, NOW + limits.ENDING_KEPT_US + 1)
+    add(endings, MESSAGE + 2, 1, Ending.NACKED, NOW + limits.ENDING_KEPT_US + 1)
     assert endings.of(MESSAGE, 1) is None
     assert len(endings) == 2
 
@@ -66,8 +70,8 @@ def test_endings_are_kept_longer_than_clients_repeat_themselves() -> None:
 
 
 def test_a_forgotten_ack_is_taken_for_one_by_the_first_generation(endings: Endings) -> None:
-    endings.add(MESSAGE, 2, Ending.ACKED, NOW)
-    endings.add(MESSAGE + 1, 2, Ending.ACKED, NOW + limits.ENDING_KEPT_US + 1)
+    add(endings, MESSAGE, 2, Ending.ACKED, NOW)
+    add(endings, MESSAGE + 1, 2, Ending.ACKED, NOW + limits.ENDING_KEPT_US + 1)
 
     assert endings.finishing_generation(MESSAGE) == 1
     assert endings.finishing_generation(MESSAGE + 1) == 2
@@ -78,7 +82,7 @@ def test_the_oldest_are_forgotten_when_there_are_too_many(
 ) -> None:
     monkeypatch.setattr(limits, "ENDINGS_MAX", 3)
     for message_id in range(1, 6):
-        endings.add(message_id, 2, Ending.ACKED, NOW)
+        add(endings, message_id, 2, Ending.ACKED, NOW)
 
     assert len(endings) == 3
     assert [endings.finishing_generation(message_id) for message_id in range(1, 6)] == [1, 1, 2, 2, 2]
@@ -87,9 +91,9 @@ def test_the_oldest_are_forgotten_when_there_are_too_many(
 def test_nacks_are_forgotten_before_acks(endings: Endings, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of an ack a client wants to be sure; a nack that is repeated and refused does no harm."""
     monkeypatch.setattr(limits, "ENDINGS_MAX", 2)
-    endings.add(1, 2, Ending.ACKED, NOW)
-    endings.add(2, 2, Ending.NACKED, NOW)
-    endings.add(3, 2, Ending.NACKED, NOW)
+    add(endings, 1, 2, Ending.ACKED, NOW)
+    add(endings, 2, 2, Ending.NACKED, NOW)
+    add(endings, 3, 2, Ending.NACKED, NOW)
 
     assert [endings.of(message_id, 2) for message_id in (1, 2, 3)] == [Ending.ACKED, None, Ending.NACKED]
 
@@ -98,10 +102,10 @@ def test_an_ending_given_anew_does_not_hold_up_the_forgetting(
     endings: Endings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "ENDINGS_MAX", 2)
-    endings.add(1, 2, Ending.NACKED, NOW)
-    endings.add(2, 2, Ending.NACKED, NOW)
-    endings.add(1, 2, Ending.ACKED, NOW + limits.ENDING_KEPT_US + 1)
-    endings.add(3, 2, Ending.NACKED, NOW + limits.ENDING_KEPT_US + 2)
+    add(endings, 1, 2, Ending.NACKED, NOW)
+    add(endings, 2, 2, Ending.NACKED, NOW)
+    add(endings, 1, 2, Ending.ACKED, NOW + limits.ENDING_KEPT_US + 1)
+    add(endings, 3, 2, Ending.NACKED, NOW + limits.ENDING_KEPT_US + 2)
 
     assert len(endings) <= 2
     assert endings.of(3, 2) is Ending.NACKED
@@ -109,7 +113,7 @@ def test_an_ending_given_anew_does_not_hold_up_the_forgetting(
 
 @pytest.mark.parametrize("ending", [Ending.ACKED, Ending.PURGED])
 def test_the_generation_that_a_message_finished_with_is_known(endings: Endings, ending: Ending) -> None:
-    endings.add(MESSAGE, 2, ending, NOW)
+    add(endings, MESSAGE, 2, ending, NOW)
 
     assert [endings.of(MESSAGE, generation) for generation in (1, 2, 3)] == [None, ending, None]
     assert endings.finishing_generation(MESSAGE) == 2
@@ -118,8 +122,8 @@ def test_the_generation_that_a_message_finished_with_is_known(endings: Endings, 
 def test_a_message_that_was_forwarded_was_so_for_every_generation(endings: Endings) -> None:
     """But a nack that is repeated is told so, and what comes after a seek is another matter."""
     for generation in (2, 3):
-        endings.add(MESSAGE, generation, Ending.NACKED, NOW)
-    endings.add(MESSAGE, 3, Ending.FORWARDED, NOW)
+        add(endings, MESSAGE, generation, Ending.NACKED, NOW)
+    add(endings, MESSAGE, 3, Ending.FORWARDED, NOW)
 
     assert [endings.of(MESSAGE, generation) for generation in (1, 2, 3, 4)] == [
         Ending.FORWARDED,
@@ -131,16 +135,16 @@ def test_a_message_that_was_forwarded_was_so_for_every_generation(endings: Endin
 
 
 def test_it_is_known_of_which_messages_the_end_is_remembered(endings: Endings) -> None:
-    endings.add(MESSAGE, 1, Ending.NACKED, NOW)
+    add(endings, MESSAGE, 1, Ending.NACKED, NOW)
     assert not endings.knows(MESSAGE)
 
-    endings.add(MESSAGE, 2, Ending.PURGED, NOW)
+    add(endings, MESSAGE, 2, Ending.PURGED, NOW)
     assert endings.knows(MESSAGE)
 
 
 def test_a_message_that_came_back_ends_anew(endings: Endings) -> None:
-    endings.add(MESSAGE, 2, Ending.PURGED, NOW)
-    endings.add(MESSAGE, 4, Ending.ACKED, NOW + 1)
+    add(endings, MESSAGE, 2, Ending.PURGED, NOW)
+    add(endings, MESSAGE, 4, Ending.ACKED, NOW + 1)
 
     assert [endings.of(MESSAGE, generation) for generation in (2, 4)] == [None, Ending.ACKED]
     assert endings.finishing_generation(MESSAGE) == 4
@@ -153,8 +157,8 @@ def test_without_an_entry_the_caller_says_which_generation_came_first(endings: E
 
 
 def test_all_entries_can_be_listed(endings: Endings) -> None:
-    endings.add(MESSAGE, 3, Ending.ACKED, NOW)
-    endings.add(MESSAGE, 1, Ending.NACKED, NOW)
+    add(endings, MESSAGE, 3, Ending.ACKED, NOW)
+    add(endings, MESSAGE, 1, Ending.NACKED, NOW)
 
     assert list(endings) == [(MESSAGE, 1, Ending.NACKED), (MESSAGE, 3, Ending.ACKED)]
 
@@ -182,7 +186,7 @@ def test_whatever_is_within_its_time_is_known(steps: list[tuple[int, int, Ending
             if ending is not Ending.FORWARDED:
                 nacked.pop((message_id, generation), None)
             finished[message_id] = (generation, ending, now_us)
-        endings.add(message_id, generation, ending, now_us)
+        add(endings, message_id, generation, ending, now_us)
     oldest_us = max([*nacked.values(), *[at_us for *_, at_us in finished.values()]], default=NOW)
     oldest_us -= limits.ENDING_KEPT_US
 

@@ -42,11 +42,17 @@ class Pile:
         return items, total
 
 
+def from_seat(windows: Sequence[Window], first: int) -> list[Window]:
+    """The table in the order in which it was last served, if the one at index `first` is next."""
+    first %= len(windows)
+    return [*windows[first:], *windows[:first]]
+
+
 def dealt(
     sizes: Sequence[int], windows: Sequence[Window], first: int = 0, response_bytes: int = WIDE
 ) -> list[list[int]]:
     """What each window gets, in the order of `windows`."""
-    hands: list[Hand[Window, int]] = deal(Pile(sizes), windows, first, response_bytes)
+    hands: list[Hand[Window, int]] = deal(Pile(sizes), from_seat(windows, first), response_bytes)
     got = {id(hand.consumer): hand.items for hand in hands}
     return [got.get(id(window), []) for window in windows]
 
@@ -62,14 +68,14 @@ def test_one_consumer_gets_everything_in_order() -> None:
 
 
 def test_nothing_to_deal_is_no_hand() -> None:
-    assert deal(Pile([]), [Window(), Window()], 0, WIDE) == []
+    assert deal(Pile([]), [Window(), Window()], WIDE) == []
 
 
 def test_an_empty_hand_is_not_returned() -> None:
     full, free = Window(1), Window(1)
     full.outstanding_messages = 1
 
-    (hand,) = deal(Pile([1, 1]), [full, free], 0, WIDE)
+    (hand,) = deal(Pile([1, 1]), [full, free], WIDE)
 
     assert hand.consumer is free
     assert (hand.items, hand.size) == ([0], 1)
@@ -78,7 +84,7 @@ def test_an_empty_hand_is_not_returned() -> None:
 def test_nothing_is_booked_by_dealing() -> None:
     window = Window(5, 100)
 
-    deal(Pile([1] * 3), [window], 0, WIDE)
+    deal(Pile([1] * 3), [window], WIDE)
 
     assert (window.outstanding_messages, window.outstanding_bytes) == (0, 0)
 
@@ -141,7 +147,7 @@ def test_a_full_consumer_does_not_stall_the_others() -> None:
 def test_when_all_are_full_the_rest_stays() -> None:
     pile = Pile([1] * 10)
 
-    deal(pile, [Window(2), Window(3)], 0, WIDE)
+    deal(pile, [Window(2), Window(3)], WIDE)
 
     assert pile.at_hand() == 5
 
@@ -150,7 +156,7 @@ def test_messages_that_trickle_in_go_round() -> None:
     windows = [Window(), Window(), Window()]
     turns: Counter[int] = Counter()
     for turn in range(9):
-        (hand,) = deal(Pile([1]), windows, turn, WIDE)
+        (hand,) = deal(Pile([1]), from_seat(windows, turn), WIDE)
         turns[windows.index(hand.consumer)] += 1
 
     assert turns == {0: 3, 1: 3, 2: 3}
@@ -182,7 +188,7 @@ def test_a_large_message_waits_for_a_response_of_its_own() -> None:
 
 
 def test_a_source_that_fetches_more_while_it_is_dealt_from_is_asked_again() -> None:
-    hands = deal(Pile([1] * 10, at_hand_max=3), [Window(), Window()], 0, WIDE)
+    hands = deal(Pile([1] * 10, at_hand_max=3), [Window(), Window()], WIDE)
 
     assert sum(len(hand.items) for hand in hands) == 10
     assert len(hands) == 2
@@ -207,7 +213,7 @@ def test_whatever_is_dealt_the_limits_hold(
         consumers.append(window)
     pile = Pile(sizes)
 
-    hands: list[Hand[Window, int]] = deal(pile, consumers, first, response_bytes)
+    hands: list[Hand[Window, int]] = deal(pile, from_seat(consumers, first), response_bytes)
 
     dealt_items = sorted(item for hand in hands for item in hand.items)
     assert list(range(pile.next)) == dealt_items
@@ -244,7 +250,7 @@ def test_over_many_dealings_everybody_gets_the_same(count: int, consumers: int, 
     table = [Window() for _ in range(consumers)]
     got: Counter[int] = Counter()
     for turn in range(first, first + 10 * consumers):
-        for hand in deal(Pile([1] * count), table, turn, WIDE):
+        for hand in deal(Pile([1] * count), from_seat(table, turn), WIDE):
             got[table.index(hand.consumer)] += len(hand.items)
 
     assert [got[seat] for seat in range(consumers)] == [10 * count] * consumers
@@ -270,7 +276,7 @@ class Bound:
 def test_what_is_for_one_consumer_goes_to_nobody_else() -> None:
     one, other = Window(), Window()
 
-    hands = deal(Bound([one] * 9 + [other]), [other, one], 0, WIDE)
+    hands = deal(Bound([one] * 9 + [other]), [other, one], WIDE)
 
     assert {id(hand.consumer): hand.items for hand in hands} == {id(one): [*range(9)], id(other): [9]}
 
@@ -279,7 +285,7 @@ def test_dealing_ends_when_what_is_left_is_for_nobody_who_is_there() -> None:
     absent, present = Window(), Window()
     source = Bound([absent, present, absent])
 
-    (hand,) = deal(source, [present], 0, WIDE)
+    (hand,) = deal(source, [present], WIDE)
 
     assert hand.items == [1]
     assert source.at_hand() == 2
@@ -289,6 +295,6 @@ def test_a_full_owner_holds_up_nobody() -> None:
     full, free = Window(1), Window()
     full.outstanding_messages = 1
 
-    (hand,) = deal(Bound([full, free, full, free]), [full, free], 0, WIDE)
+    (hand,) = deal(Bound([full, free, full, free]), [full, free], WIDE)
 
     assert (hand.consumer, hand.items) == (free, [1, 3])

@@ -25,6 +25,7 @@ from click.core import ParameterSource
 
 from tests.bench import scenarios
 from tests.bench.checkout import CheckoutTarget
+from tests.bench.comparing import at_once
 from tests.bench.filtering import filtering
 from tests.bench.load import LoadError
 from tests.bench.ordering import ordering
@@ -208,6 +209,8 @@ async def measure(run: Run, names: list[str]) -> bool:
             async with running(run.targets):
                 if {"publish", "drain"} & set(names):
                     failed |= not await attempt(run, "publish and drain", scenarios.throughput(run, names))
+                if run.compare and {"publish", "drain"} <= set(names):
+                    failed |= not await attempt(run, "both at once", at_once(run))
                 if "latency" in names:
                     failed |= not await attempt(run, "latency", scenarios.latency(run))
                 if "idle" in names:

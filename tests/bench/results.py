@@ -74,8 +74,10 @@ GOALS = [
     Goal("seek", "another subscription's p99, beside seeks", "≤", 25),
     Goal("publish", "rate, times the old server's", "≥", 0.9),
     Goal("publish", "server CPU, times the old server's", "≤", 1.1),
+    Goal("publish", "server CPU, times the old server's, both at once", "≤", 1.1),
     Goal("drain", "rate, times the old server's", "≥", 0.9),
     Goal("drain", "server CPU, times the old server's", "≤", 1.1),
+    Goal("drain", "server CPU, times the old server's, both at once", "≤", 1.1),
 ]
 
 

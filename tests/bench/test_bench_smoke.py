@@ -8,6 +8,7 @@ import pytest
 
 from tests.bench import filtering, scenarios
 from tests.bench.checkout import CheckoutTarget, git
+from tests.bench.comparing import at_once
 from tests.bench.filtering import filtering as measure_filters
 from tests.bench.ordering import ordering as measure_ordering
 from tests.bench.scenarios import Run, throughput
@@ -103,6 +104,7 @@ async def test_an_earlier_commit_is_measured_beside_the_present_one(tmp_path: Pa
         for target in run.targets:
             await target.start()
         await throughput(run, ["publish", "drain"])
+        await at_once(run)
     finally:
         for target in run.targets:
             target.clean_up()
@@ -110,4 +112,5 @@ async def test_an_earlier_commit_is_measured_beside_the_present_one(tmp_path: Pa
     (ratio,) = run.results.get("drain", "rate, times the old server's", "pubsubd")
     rates = [run.results.get("drain", "rate", target.name)[0] for target in (new, old)]
     assert ratio == rates[0] / rates[1]
+    assert run.results.get("drain", "server CPU, times the old server's, both at once", "pubsubd")[0] > 0
     assert git("worktree", "list") == worktrees

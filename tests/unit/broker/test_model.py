@@ -23,6 +23,7 @@ from pubsubd.broker.clients import Clients
 from pubsubd.broker.consumer import Consumer
 from pubsubd.broker.effects import Delivery, Effects
 from pubsubd.broker.entry import Entry, unpack_chunk
+from pubsubd.broker.questions import Answer as Answered
 from pubsubd.broker.questions import Found, ReadTimes
 from pubsubd.broker.subscription import Refusal, Subscription
 from pubsubd.eod import lease as lease_module
@@ -36,6 +37,7 @@ from pubsubd.wire import pb
 from tests.unit.broker.model import FILTERS, Answer, Id, Is, Message, Model, Post, Sub
 from tests.unit.broker.world import SECOND, Shell, World, answer_read, answered, check, restored, states
 from tests.unit.eod.hypothesis_settings import QUICK, THOROUGH
+from tests.unit.storage.fake_store import FakeStore
 
 TOPICS = ["projects/p/topics/orders", "projects/p/topics/invoices"]
 SUBSCRIPTIONS = [f"projects/p/subscriptions/{name}" for name in ("billing", "audit", "mail")]
@@ -130,7 +132,8 @@ class Asked(NamedTuple):
     """A command that has asked storage something, and goes on with the answers a little later."""
 
     request: pb.SeekRequest | pb.CreateSnapshotRequest
-    answers: list[Found]
+    answers: list[Answered]
+    at_us: int
 
 
 class Machine(RuleBasedStateMachine):
@@ -360,13 +363,17 @@ class Machine(RuleBasedStateMachine):
         self._ask(request, self.broker.seek_questions(request, self.world.now_us), chance)
 
     def _ask(self, request: Any, questions: Iterable[Any], chance: Chance) -> None:
-        self.asked.append(Asked(request, self.world.answers(questions)))
-        if chance.one([True, True, False]):
+        self.asked.append(Asked(request, self.world.answers(questions), self.world.now_us))
+        # What storage will have a moment later counts as well, and later the broker may not have it at hand.
+        is_all_stored = self.world.flying is None and not self.broker.ledger.now.messages
+        if not is_all_stored or chance.one([True, True, False]):
             self._go_on(self.asked.pop(), at_once=True)
 
     def go_on(self, chance: Chance) -> None:
         if self.asked:
-            self._go_on(self.asked.pop(0), at_once=False)
+            asked = self.asked.pop(0)
+            if _target_us(asked.request) <= asked.at_us:  # else it is a matter of moments
+                self._go_on(asked, at_once=False)
 
     def _go_on(self, asked: Asked, at_once: bool) -> None:
         if isinstance(asked.request, pb.SeekRequest):
@@ -394,7 +401,7 @@ class Machine(RuleBasedStateMachine):
         fits = snapshot.topic_id == sub.topic_id and (snapshot.ordered or not sub.ordered)
         return None if fits else errors.FailedPrecondition
 
-    def _finish_seek(self, request: pb.SeekRequest, answers: list[Found], at_once: bool) -> None:
+    def _finish_seek(self, request: pb.SeekRequest, answers: list[Answered], at_once: bool) -> None:
         error, now_us = self._seek_error(request), self.world.now_us
         if error is not None:
             with pytest.raises(error):
@@ -411,8 +418,7 @@ class Machine(RuleBasedStateMachine):
             sub.seek_to_snapshot(self.model.snapshots[request.snapshot])
             return
         _, detail = self.broker.ledger.now.details[-1]
-        target_us = request.time.seconds * SECOND + request.time.nanos // 1000
-        sub.seek_to_time(target_us, self._kept(sub, detail))
+        sub.seek_to_time(_target_us(request), self._kept(sub, detail))
 
     def _kept(self, sub: Sub, detail: Mapping[str, Any]) -> Callable[[int], bool]:
         """Which finished messages the server says are kept, if that can be true."""
@@ -426,12 +432,20 @@ class Machine(RuleBasedStateMachine):
         sure = {number for number, message in sub.those(Is.DONE).items() if not message.may_be_lost}
         assert all(posts[number].publish_us >= kept_from_us for number in sure)
         # Of messages published at that very moment only some may be there.
-        there = _unsent(self.world.subscription(sub.name), sub)
+        there = _unsent(self.world.subscription(sub.name), sub) & self._there(sub.topic_id)
         return lambda number: (
             sub.may_come_back(number, now_us)
             and posts[number].publish_us >= kept_from_us
             and (posts[number].publish_us > kept_from_us or number in sure or number in there)
         )
+
+    def _there(self, topic_id: int) -> set[int]:
+        """Messages that are stored, or on their way."""
+        there = stored(self.world.store, topic_id)
+        for effects in (self.world.flying, self.broker.ledger.now):
+            if effects is not None:
+                there.update(entry.message_id for entry in effects.messages.get(topic_id, ()))
+        return there
 
     def _snapshot_error(self, request: pb.CreateSnapshotRequest) -> type[errors.PubsubError] | None:
         sub = self.model.subs.get(request.subscription)
@@ -442,7 +456,7 @@ class Machine(RuleBasedStateMachine):
         return errors.AlreadyExists if request.name in self.model.snapshots else None
 
     def _finish_snapshot(
-        self, request: pb.CreateSnapshotRequest, answers: list[Found], at_once: bool
+        self, request: pb.CreateSnapshotRequest, answers: list[Answered], at_once: bool
     ) -> None:
         error, now_us = self._snapshot_error(request), self.world.now_us
         if error is not None:
@@ -450,18 +464,20 @@ class Machine(RuleBasedStateMachine):
                 self.broker.create_snapshot(request, answers, "", now_us)
             return
         sub = self.model.subs[request.subscription]
-        oldest_us = sub.oldest_us(now_us)
-        latest_us = now_us + limits.SNAPSHOT_LIFETIME_US_MAX - (now_us - oldest_us if oldest_us else 0)
+        # What is past its retention may count until it is gone.
+        ages = [now_us - (sub.oldest_us(moment_us) or now_us) for moment_us in (0, now_us)]
+        soonest_us, latest_us = (now_us + limits.SNAPSHOT_LIFETIME_US_MAX - age_us for age_us in ages)
         try:
             snapshot = self.broker.create_snapshot(request, answers, "", now_us)
         except errors.FailedPrecondition:
-            assert latest_us < now_us + limits.SNAPSHOT_LIFETIME_US_MIN or not at_once
+            assert soonest_us < now_us + limits.SNAPSHOT_LIFETIME_US_MIN or not at_once
             return
         expire_us = expire_time_us(snapshot)
         # Storage may not have had the oldest yet, or be asked when there was an older one.
         (oldest,) = answers
         assert isinstance(oldest, Found)
-        assert expire_us == latest_us or not at_once or not 0 < oldest.next_us <= oldest_us
+        if at_once and 0 < oldest.next_us <= now_us - ages[1]:
+            assert soonest_us <= expire_us <= latest_us
         sub.active_us = now_us
         self.model.take_snapshot(request.name, sub, self.broker.message_id, now_us, expire_us)
 
@@ -926,8 +942,8 @@ class Machine(RuleBasedStateMachine):
     def _now_committed(self) -> None:
         self.committed = self.flying_model
         self._nothing_needed_is_gone()
-        matches(restored(self.world.store), self.committed)
         store = self.world.store
+        matches(restored(store), self.committed, lambda topic_id: stored(store, topic_id))
         for row in store.journal[self.audited_rows :]:
             self.audit.read(row, store.journal_details, self.committed)
         self.audited_rows = len(store.journal)
@@ -935,20 +951,17 @@ class Machine(RuleBasedStateMachine):
 
     def _nothing_needed_is_gone(self) -> None:
         model, now_us = self.committed, self.world.now_us
-        stored = {
-            topic_id: {entry.message_id for row in rows.values() for entry in unpack_chunk(row)}
-            for topic_id, rows in self.world.store.chunks.items()
-        }
+        there = {topic_id: stored(self.world.store, topic_id) for topic_id in model.logs}
         for sub in model.subs.values():
-            assert sub.open.keys() <= stored.get(sub.topic_id, set())
+            assert sub.open.keys() <= there[sub.topic_id]
         for snapshot in model.snapshots.values():
             later = {number for number in model.logs[snapshot.topic_id].posts if number > snapshot.last_id}
-            assert snapshot.owed | later <= stored.get(snapshot.topic_id, set())
+            assert snapshot.owed | later <= there[snapshot.topic_id]
         for sub in model.subs.values():
             finished = sub.those(Is.DONE)
             sub.note_losses(now_us)
             kept = {number for number, message in finished.items() if not message.may_be_lost}
-            assert kept <= stored.get(sub.topic_id, set())
+            assert kept <= there[sub.topic_id]
 
     def _after_saying(self) -> None:
         """Whoever was told that it is over, ends; a Pull also with what it got."""
@@ -965,7 +978,7 @@ class Machine(RuleBasedStateMachine):
     @invariant()
     def live_state_agrees(self) -> None:
         check(self.broker)
-        matches(self.broker, self.model)
+        matches(self.broker, self.model, self._there)
         assert len(self.broker._timers) <= 60
 
     @invariant()
@@ -1057,6 +1070,13 @@ def _timestamp(time_us: int) -> pb.Timestamp:
     return pb.Timestamp(seconds=seconds, nanos=1000 * fraction_us)
 
 
+def _target_us(request: pb.SeekRequest | pb.CreateSnapshotRequest) -> int:
+    if not isinstance(request, pb.SeekRequest) or request.WhichOneof("target") == "snapshot":
+        return 0
+    target_us: int = request.time.seconds * SECOND + request.time.nanos // 1000
+    return target_us
+
+
 def _post(message: pb.PubsubMessage, publish_us: int) -> Post:
     return Post(publish_us, message.ordering_key, dict(message.attributes), message.data)
 
@@ -1078,16 +1098,21 @@ def answer(refusal: Refusal) -> Answer:
     return Answer.TRANSIENT if refusal.standing is Standing.UNORDERED else Answer.PERMANENT
 
 
-def matches(broker: Broker, model: Model) -> None:
+def stored(store: FakeStore, topic_id: int) -> set[int]:
+    rows = store.chunks.get(topic_id, {})
+    return {entry.message_id for row in rows.values() for entry in unpack_chunk(row)}
+
+
+def matches(broker: Broker, model: Model, there: Callable[[int], set[int]]) -> None:
     """The broker says what the model says."""
     assert sorted(model.subs) == sorted(one.name for one in broker.subscriptions())
     assert sorted(model.topics) == sorted(broker._topics)
     assert sorted(model.snapshots) == sorted(broker._snapshots)
     for subscription in broker.subscriptions():
-        _matches(subscription, model.subs[subscription.name])
+        _matches(subscription, model.subs[subscription.name], there)
 
 
-def _matches(subscription: Subscription, sub: Sub) -> None:
+def _matches(subscription: Subscription, sub: Sub, there: Callable[[int], set[int]]) -> None:
     assert sub.sub_id == subscription.sub_id
     assert (sub.exactly_once, sub.detached) == (subscription.exactly_once, subscription.detached)
     backlog = subscription.backlog
@@ -1108,8 +1133,9 @@ def _matches(subscription: Subscription, sub: Sub) -> None:
     }
     if sub.detached:
         return
-    unsent = sub.those(Is.UNSENT).keys()
-    assert unsent == _unsent(subscription, sub)
+    unsent, fresh = sub.those(Is.UNSENT).keys(), _unsent(subscription, sub)
+    # It may have set out for more than there is.
+    assert unsent == fresh or unsent == fresh & there(sub.topic_id)
     assert subscription.low_water() <= min(sub.open, default=subscription.cursor + 1)
     if sub.dead is not None:
         for number, message in sub.those(Is.LEASED, Is.WAITING).items():

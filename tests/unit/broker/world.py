@@ -435,10 +435,22 @@ def serve(world: World, *consumers: Consumer) -> None:
 
 
 def promised(broker: Broker, store: FakeStore) -> dict[str, dict[str, object]]:
-    """As `states`, with what is owed in place of the cursor, which may or may not have passed what is not."""
+    """As `states`, without what may or may not be remembered of messages that have finished.
+
+    What is owed stands in place of the cursor, which may or may not have passed what is not.
+    """
+    return {one.name: _promised(one, store) for one in broker.subscriptions()}
+
+
+def _promised(subscription: Subscription, store: FakeStore) -> dict[str, object]:
+    backlog = subscription.backlog
+    there = backlog.waiting.keys() | subscription.leases.by_message.keys()
     return {
-        one.name: {**state_of(one), "cursor": None, "owed": owed(store, one)}
-        for one in broker.subscriptions()
+        **state_of(subscription),
+        "cursor": None,
+        "owed": owed(store, subscription),
+        "carried": {one: first for one, first in backlog.carried.items() if one in there},
+        "restored": {one: first for one, first in subscription._restored.items() if one in there},
     }
 
 

@@ -105,11 +105,10 @@ class Backlog:
         # Waiting messages that go to the dead letter topic as soon as their bytes are at hand.
         self.forwarding: dict[int, None] = {}
         self.parked: list[Entry] = []  # since this was last looked at
-        self.unmatched: list[int] = []  # waiting messages that turned out not to match, likewise
         self._owner = owner
         self._leases = leases
         self._ordered = ordered
-        self._now_us = 0
+        self.now_us = 0
         self._returned: list[int] = []  # heap of waiting messages that are not staged
         self._staged: deque[Entry] = deque()
         self._ahead: deque[Entry] = deque()
@@ -132,6 +131,14 @@ class Backlog:
         return consumer in self._owner.consumers
 
     # -- what it is ---------------------------------------------------------------------------------------
+
+    def is_finished(self, message_id: int) -> bool:
+        """Whether nothing of a message that was delivered once is owed. Costs a walk over what is parked."""
+        if message_id in self._leases or message_id in self.waiting:
+            return False
+        if message_id > self.cursor:
+            return message_id in self.carried
+        return message_id not in dict(self.parked_messages())
 
     @property
     def is_reading(self) -> bool:
@@ -202,7 +209,7 @@ class Backlog:
 
     def begin(self, now_us: int, horizon_us: int) -> None:
         """Messages are dealt at `now_us`."""
-        self._now_us = now_us
+        self.now_us = now_us
         self.horizon_us = horizon_us
         self.has_more = False
 
@@ -246,8 +253,8 @@ class Backlog:
             entry = staged[0]
             message_id = entry.message_id
             one = waiting.get(message_id)
-            if one is None or message_id in self.forwarding:
-                staged.popleft()  # acked late meanwhile
+            if one is None or self._is_forwarded(message_id, one):
+                staged.popleft()  # acked late meanwhile, or its attempts are used up
                 continue
             if entry.publish_us < self.horizon_us:
                 self.is_overdue = True
@@ -277,7 +284,7 @@ class Backlog:
 
     def _take_ahead_carefully(self, consumer: Consumer, hand: _Hand) -> None:
         """As `_take_ahead`, past what is carried, and with respect to ordering keys."""
-        ahead, keys, carried, now_us = self._ahead, self.keys, self.carried, self._now_us
+        ahead, keys, carried, now_us = self._ahead, self.keys, self.carried, self.now_us
         picks, generation = hand.picks, self.first_generation
         room = hand.count - len(picks)
         while ahead:
@@ -320,27 +327,34 @@ class Backlog:
         self._parked_count += 1
         self.parked.append(entry)
         self.cursor = entry.message_id
-        keys.put_last(key, entry.message_id, self._now_us)
+        keys.put_last(key, entry.message_id, self.now_us)
 
     def _emerge(self, message_id: int) -> None:
         """The cursor reaches a carried message. If it waits, it goes on like any other below the cursor."""
         waiting = self.waiting.get(message_id)
         if waiting is None:
-            return  # outstanding or finished
+            if message_id not in self._leases:
+                del self.carried[message_id]
+            return
         if self.keys is not None and waiting.okey:
-            self.keys.put_last(self.keys.open(waiting.okey), message_id, self._now_us)
-        elif self._now_us <= waiting.ready_us:
+            self.keys.put_last(self.keys.open(waiting.okey), message_id, self.now_us)
+        elif self.now_us <= waiting.ready_us:
             heappush(self._delayed, (waiting.ready_us, message_id, False))
         else:
             heappush(self._returned, message_id)
 
     def _take_queued(self, keys: Keys, consumer: Consumer, hand: _Hand) -> None:
-        while not hand.full and not self.is_overdue and (key := keys.offered_to(consumer)) is not None:
+        while (
+            not hand.full
+            and not self.is_overdue
+            and len(self._wanted) < limits.READ_MESSAGES_MAX
+            and (key := keys.offered_to(consumer)) is not None
+        ):
             self._take_from(keys, key, consumer, hand)
-            keys.arrange(key, self._now_us)
+            keys.arrange(key, self.now_us)
 
     def _take_from(self, keys: Keys, key: Key, consumer: Consumer, hand: _Hand) -> None:
-        now_us, queue = self._now_us, key.queue
+        now_us, queue = self.now_us, key.queue
         while queue:
             message_id = queue[0]
             if message_id in keys.gone:
@@ -379,7 +393,8 @@ class Backlog:
 
     def _drop_unmatched(self, message_id: int) -> None:
         del self.waiting[message_id]
-        self.unmatched.append(message_id)
+        self._unfetch(message_id)
+        self._owner.turned_out_unmatched(message_id)
 
     def _is_forwarded(self, message_id: int, waiting: Waiting) -> bool:
         """Whether the message goes to the dead letter topic instead of to a consumer."""
@@ -410,7 +425,7 @@ class Backlog:
         assert key.queue is not None
         keys.held.add(key.queue[0])
         for message_id in islice(key.queue, limits.READ_MESSAGES_MAX):
-            if self._find(message_id) is None:
+            if message_id not in keys.gone and self._find(message_id) is None:
                 self._wanted[message_id] = None
         if not self._reading_messages:
             self._read_messages([])
@@ -444,6 +459,10 @@ class Backlog:
     def _read_messages(self, message_ids: list[int]) -> None:
         """Ask storage for messages without a key, and for those that are wanted for queues."""
         more = list(islice(self._wanted, limits.READ_MESSAGES_MAX))
+        if self._fetched_bytes > limits.PARKED_BYTES_MAX:
+            # Nobody can take what is there; what is wanted now may go.
+            self._fetched.clear()
+            self._fetched_bytes = 0
         read = ReadMessages(self._owner, self.topic.topic_id, sorted({*message_ids, *more}))
         self._reading_messages = read
         self._reads.append(read)
@@ -470,6 +489,8 @@ class Backlog:
             self._reads.append(ReadRange(self._owner, self.topic.topic_id, self._read_id, tail.floor))
 
     def _read(self, entries: Sequence[Entry], through_id: int) -> None:
+        if self.matches is not None and entries and entries[0].message_id <= self._owner.start_id:
+            self._owner.note_filtered(entries)
         self._ahead.extend(self._accepted(entries))
         self._read_id = through_id
         if not self._ahead:
@@ -508,7 +529,7 @@ class Backlog:
                     keys.held.remove(message_id)
                     key = keys.get(entry.okey)
                     if key is not None:
-                        keys.arrange(key, self._now_us)
+                        keys.arrange(key, self.now_us)
             else:
                 self._stage_entry(entry)
         found = {entry.message_id for entry in entries}
@@ -552,12 +573,12 @@ class Backlog:
 
     def put_back(self, ended: Mapping[int, Waiting], now_us: int) -> None:
         """Leases ended unacked: their messages wait, each for its moment and in its place."""
-        self._now_us = now_us
+        self.now_us = now_us
         self.waiting.update(ended)
         by_key: dict[int, list[int]] = {}
         for message_id, waiting in ended.items():
             if waiting.collateral and self.keys is not None:
-                self.keys.collateral(self.keys.open(waiting.okey), waiting.ready_us)
+                self.keys.collateral(self.keys.open(waiting.okey), waiting.ready_us, now_us)
             if message_id > self.cursor:
                 continue  # carried: its turn comes with the cursor
             if self.keys is not None and waiting.okey:
@@ -580,11 +601,11 @@ class Backlog:
 
     def release(self, message_ids: Iterable[int], now_us: int) -> None:
         """Collateral messages were nacked: they wait for their predecessors only."""
-        okeys: dict[int, None] = {}
+        okeys: dict[int, int] = {}
         for message_id in message_ids:
             waiting = self.waiting[message_id]
             waiting.collateral, waiting.ready_us = False, 0
-            okeys[waiting.okey] = None
+            okeys[waiting.okey] = okeys.get(waiting.okey, 0) + 1
             if self.keys is None or not waiting.okey:
                 heappush(self._returned, message_id)
         if self.keys is not None:
@@ -647,7 +668,7 @@ class Backlog:
 
     def wake(self, now_us: int) -> bool:
         """Let go on what waited for a moment before `now_us`; whether there was anything."""
-        self._now_us = now_us
+        self.now_us = now_us
         delayed = self._delayed
         any_woken = False
         while delayed and delayed[0][0] < now_us:
@@ -692,7 +713,7 @@ class Backlog:
 
         Everything at hand is let go.
         """
-        self._now_us = now_us
+        self.now_us = now_us
         self._ahead.clear()
         self._staged.clear()
         self._fetched.clear()
@@ -725,12 +746,12 @@ class Backlog:
         for message_id, okey in parked:
             queued.setdefault(okey, []).append(message_id)
         self._parked_count = sum(map(len, queued.values()))
-        until_us: dict[int, int] = {}
+        collateral: dict[int, list[int]] = {}
         for message_id, waiting in self.waiting.items():
             if waiting.okey and message_id <= self.cursor:
                 queued.setdefault(waiting.okey, []).append(message_id)
             if waiting.collateral:
-                until_us[waiting.okey] = max(until_us.get(waiting.okey, 0), waiting.ready_us)
+                collateral.setdefault(waiting.okey, []).append(waiting.ready_us)
         outstanding: dict[int, list[Lease]] = {}
         for lease in self._leases.values():
             if lease.okey:
@@ -743,26 +764,26 @@ class Backlog:
             for lease in leases:
                 if isinstance(lease.holder, Consumer):
                     key.owner, key.owner_name = lease.holder, lease.holder.name
-        for okey in {**queued, **until_us}:
+        for okey in {**queued, **collateral}:
             key, old = keys.open(okey), before.get(okey)
             if key.owner is None and old is not None:
                 key.owner, key.owner_name = old.owner, old.owner_name
-            if okey in until_us:
-                keys.collateral(key, until_us[okey])
+            for until_us in collateral.get(okey, ()):
+                keys.collateral(key, until_us, now_us)
             if okey in queued:
                 keys.put_back(key, sorted(queued[okey]), now_us)
 
     def close(self, consumer: Consumer) -> None:
         """`consumer` gets nothing more, so its keys go to others when nothing of them is outstanding."""
         assert self.keys is not None
-        self.keys.closed(consumer, self._now_us)
+        self.keys.closed(consumer, self.now_us)
 
     def arrange_as(self, old: Backlog) -> None:
         """Keys belong to those who had them in `old`, the same backlog before a commit failed."""
         parked = self.parked_messages()
         if old.keys is not None:
             self.keys = old.keys
-        self.arrange(parked, self._now_us)
+        self.arrange(parked, self.now_us)
 
     def check_invariants(self) -> None:
         waiting = self.waiting

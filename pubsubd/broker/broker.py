@@ -482,7 +482,10 @@ class Broker:
             raise errors.already_exists(request.name)
         subscription = self._attached(request.subscription)
         backlog = subscription.backlog
-        return [Question(subscription.topic.topic_id, backlog.low_water() - 1, 0, backlog.matches)]
+        # What is past its retention is not owed any more, dropped or not.
+        kept_from_us = now_us - subscription.unacked_kept_us
+        after_id = backlog.low_water() - 1
+        return [Question(subscription.topic.topic_id, after_id, kept_from_us, backlog.matches)]
 
     def create_snapshot(
         self, request: pb.CreateSnapshotRequest, answers: Sequence[Answer], unique: str, now_us: int
@@ -871,6 +874,11 @@ class Broker:
         consuming = sum(1 for subscription in self._subscriptions.values() if subscription.consumers)
         fair = limits.READ_BYTES_ALL_MAX // max(1, consuming)
         return min(limits.READ_BYTES_MAX, max(limits.CHUNK_BYTES_MAX, fair))
+
+    @property
+    def is_stepping(self) -> bool:
+        """Whether the last `pump` stopped before it was through, to let other work come first."""
+        return bool(self._awake)
 
     def has_work(self) -> bool:
         """Whether `pump` or a commit has anything to do."""

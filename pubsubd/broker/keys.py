@@ -34,8 +34,18 @@ _COMPACT_MIN = 64
 
 class Key:
     __slots__ = (
-        "at", "leased", "okey", "owner", "owner_name", "place", "queue", "sealed", "until_us", "wake_us",
-    )  # fmt: skip
+        "at",
+        "collateral",
+        "leased",
+        "okey",
+        "owner",
+        "owner_name",
+        "place",
+        "queue",
+        "sealed",
+        "until_us",
+        "wake_us",
+    )
 
     def __init__(self, okey: int) -> None:
         self.okey = okey
@@ -44,7 +54,8 @@ class Key:
         self.queue: deque[int] | None = None  # most keys never need one
         self.owner: Consumer | None = None
         self.owner_name = ""
-        self.until_us = 0  # a collateral message has its deadline here
+        self.collateral = 0  # how many of its messages are
+        self.until_us = 0  # the last of their deadlines
         # A seek brought earlier messages back: what is outstanding ends before anything else is delivered.
         self.sealed = False
         self.place: dict[Key, None] | None = None
@@ -110,6 +121,7 @@ class Keys:
         if owner is consumer and not key.sealed:
             return True
         if now_us > key.until_us and not self.first(key):
+            key.sealed = False
             return True
         if key.sealed:
             return False
@@ -171,6 +183,7 @@ class Keys:
         """A message that waited in the queue of its key has finished."""
         # Searching the queue for it would cost a walk; it is passed over when it comes to the front.
         self.gone.add(message_id)
+        self.held.discard(message_id)
         self.queued -= 1
         key = self._keys[okey]
         if key.queue and key.queue[0] == message_id:
@@ -269,28 +282,29 @@ class Keys:
             key.wake_us = 0
             self.arrange(key, now_us)
 
-    def collateral(self, key: Key, until_us: int) -> None:
-        """Messages of `key` are collateral up to `until_us`.
+    def collateral(self, key: Key, until_us: int, now_us: int) -> None:
+        """One more message of `key` is collateral, up to `until_us`.
 
         That binds the key to its stream. A Pull has let go of it: what failed may go to the next one.
         """
         if key.owner is not None and key.owner.once:
             return
+        if now_us > key.until_us:
+            key.collateral = 0
+        key.collateral += 1
         if until_us > key.until_us:
             key.until_us = until_us
         self._call_back(key, until_us)
 
-    def released(self, okeys: Iterable[int], now_us: int) -> None:
-        """Collateral messages of these keys were nacked: how long others still hold them."""
-        until_us = dict.fromkeys(okeys, 0)
-        for waiting in self._waiting.values():
-            if waiting.collateral and waiting.okey in until_us:
-                until_us[waiting.okey] = max(until_us[waiting.okey], waiting.ready_us)
-        for okey, deadline_us in until_us.items():
-            key = self._keys[okey]
-            if key.owner is None or not key.owner.once:
-                key.until_us = deadline_us
-            self.arrange(key, now_us)
+    def released(self, okeys: Mapping[int, int], now_us: int) -> None:
+        """So many collateral messages of these keys were nacked; without any left, nothing holds the key."""
+        for okey, count in okeys.items():
+            key = self._keys.get(okey)
+            if key is not None:
+                key.collateral -= count
+                if key.collateral <= 0:
+                    key.collateral = key.until_us = 0
+                self.arrange(key, now_us)
 
     def arrange(self, key: Key, now_us: int) -> None:
         """Put `key` where those look who may take from it now, if anybody may."""

@@ -61,6 +61,14 @@ class SavedSubscription:
     past: str = "[]"
     active_us: int = 0
 
+    def forget_lives(self) -> None:
+        """Of messages that have finished, unless the cursor has yet to pass them."""
+        there = self.leased.keys() | self.waiting.keys()
+        self.carried = {
+            one: first for one, first in self.carried.items() if one > self.cursor or one in there
+        }
+        self.restored = {one: first for one, first in self.restored.items() if one in there}
+
 
 class Replay:
     """Applies operation records in order; each says what was true once its commit was."""
@@ -75,6 +83,8 @@ class Replay:
         for blob in saved.blobs:
             for record in oplog.records(blob):
                 self.apply(record)
+        for sub in self.subscriptions.values():
+            sub.forget_lives()
 
     def apply(self, record: oplog.Record) -> None:
         if isinstance(record, oplog.Counters):
@@ -106,7 +116,7 @@ def _apply(sub: SavedSubscription, record: oplog.OfSubscription) -> None:
         case oplog.Finished():
             for message_id in record.message_ids:
                 if leased.pop(message_id, None) is None:
-                    del waiting[message_id]
+                    waiting.pop(message_id, None)
                 sub.offsets.pop(message_id, None)
         case oplog.Returned():
             for message_id in record.message_ids:
@@ -188,7 +198,7 @@ def _apply_dropped(sub: SavedSubscription, record: oplog.Dropped) -> None:
 def _apply_sought(sub: SavedSubscription, record: oplog.Sought) -> None:
     for message_id in record.purged_ids:
         if sub.leased.pop(message_id, None) is None and sub.waiting.pop(message_id, None) is None:
-            del sub.parked[message_id]
+            sub.parked.pop(message_id, None)
         sub.offsets.pop(message_id, None)
     generation = record.first_generation - 1
     for waiting in sub.waiting.values():

@@ -114,7 +114,7 @@ class Subscription:
         self._restored: dict[int, int] = {}  # the same, of single messages
         self._generation_max = 1
         self._past: list[tuple[int, str]] = []  # (through_id, filter), see Backlog.past
-        self._sought_us = 0
+        self._noted_id = 0  # see note_filtered
         # By how much the attempts that clients see are lower than those counted: what failed before there
         # was a dead letter policy does not count for it.
         self._offsets: dict[int, int] = {}
@@ -304,9 +304,12 @@ class Subscription:
         message_id, generation = token.message_id, token.generation
         backlog = self.backlog
         first = self._first_generation(message_id)
-        if generation < first:
-            return Standing.SUPERSEDED
         ending = self.endings.of(message_id, generation)
+        if generation < first:
+            # A later life may be over, too. What ended with this generation then still holds.
+            is_last = ending not in (None, Ending.NACKED) and backlog.is_finished(message_id)
+            if ending is None or not is_last:
+                return Standing.SUPERSEDED
         if ending is not None:
             return _ENDED[ending]
         waiting = backlog.waiting.get(message_id)
@@ -357,15 +360,20 @@ class Subscription:
         self.leases.end(leases)
         if self.backlog.keys is not None:
             self.backlog.keys.ended(leases, now_us)
-        self._finish([lease.message_id for lease in leases])
         has_sought = bool(self._epochs)
+        acked: list[tuple[int, int]] = []
         for lease in leases:
             if (has_sought or lease.generation > 1) and (
                 lease.generation != self._first_generation(lease.message_id)
-                # What is remembered of it is from before a seek brought it back.
+                # What is remembered of it is from before a seek brought it back, or will be forgotten.
                 or self.endings.knows(lease.message_id)
+                or lease.message_id in self.backlog.carried
+                or lease.message_id in self._restored
             ):
-                self._remember(lease.message_id, lease.generation, Ending.ACKED, now_us)
+                acked.append((lease.message_id, lease.generation))
+        if acked:
+            self._remember_all(acked, Ending.ACKED, now_us)
+        self._finish([lease.message_id for lease in leases])
         if self._ledger.journal:
             topic_id, sub_id = self.topic.topic_id, self.sub_id
             self._ledger.events(
@@ -390,18 +398,25 @@ class Subscription:
                 self.backlog.keys.ended([lease], now_us)
         elif not self.backlog.finish_waiting(message_id, now_us):
             return False
-        self._finish([message_id])
         is_first = generation == self._first_generation(message_id)
-        if not is_first or self.endings.of(message_id, generation) or self.endings.knows(message_id):
+        is_plain = is_first and not self._epochs and not self.endings.of(message_id, generation)
+        if not is_plain:
             self._remember(message_id, generation, Ending.ACKED, now_us)
+        self._finish([message_id])
         return True
 
     def _finish(self, message_ids: list[int]) -> None:
         self._ledger.record(oplog.finished(oplog.Finished(self.sub_id, message_ids)))
         self.finished_since_trim += len(message_ids)
-        if self._offsets:
+        for of_messages in (self._offsets, self._restored):
+            if of_messages:
+                for message_id in message_ids:
+                    of_messages.pop(message_id, None)
+        carried = self.backlog.carried
+        if carried:
             for message_id in message_ids:
-                self._offsets.pop(message_id, None)
+                if message_id <= self.cursor:
+                    carried.pop(message_id, None)
 
     def _extend(self, leases: list[Lease], seconds: int, call_id: int, now_us: int) -> None:
         deadline_us = now_us + seconds * limits.SECOND_US
@@ -665,6 +680,9 @@ class Subscription:
         if self.detached:
             return False
         cut_us, before_id = read.question.before_us, found.before_id
+        if cut_us > now_us - self.unacked_kept_us:
+            self.look_at_retention(now_us)  # it has grown since
+            return False
         dropped = bool(before_id) and self._drop_through(before_id, cut_us, now_us)
         times: list[int] = [one.deadline_us for one in self.leases if one.message_id <= before_id]
         if found.next_us:
@@ -713,10 +731,17 @@ class Subscription:
             self._move(kept_after_id, purged, {}, [], True, now_us)
             return
         cursor = max(boundary_id, backlog.cursor)
+        past = self._past
+        if kept_after_id is not None:
+            # What a filter of a snapshot had rejected is kept like the rest.
+            past = [(min(through_id, kept_after_id), text) for through_id, text in past]
+        past = [(through_id, text) for through_id, text in past if through_id > cursor]
+        unrejects = any(through_id > cursor for through_id, _ in self._past) and past != self._past
+        self._set_past(past)
         # The cursor may still be on its way up from an earlier seek, with finished messages above it.
         finished = [one for one in backlog.carried if one > cursor and not self._is_unfinished(one)]
         gone = [one for one in finished if kept_after_id is None or one <= kept_after_id]
-        self._move(cursor, purged, {}, gone, len(gone) < len(finished), now_us)
+        self._move(cursor, purged, {}, gone, unrejects or len(gone) < len(finished), now_us)
 
     def past_for(self, snapshot: Snapshot) -> list[tuple[int, str]]:
         """Filters that a message must have matched to be in the snapshot, beside the own one."""
@@ -759,19 +784,14 @@ class Subscription:
         self._past = past
         self.backlog.past = compiled_past(past)
 
-    def _carried_to(self, cursor: int, finished: Iterable[int], now_us: int) -> dict[int, int]:
+    def _carried_to(self, cursor: int, finished: Iterable[int]) -> dict[int, int]:
         """What a cursor that is moved to `cursor` does not take for new, and the life that each is in."""
-        there = (*self.leases.by_message, *self.backlog.waiting)
-        above = {one: self._first_generation(one) for one in (*finished, *there) if one > cursor}
-        # Nobody asks any more for what had finished long before the last seek.
-        is_recent = now_us - self._sought_us < limits.ENDING_KEPT_US
-        self._sought_us = now_us
-        below = {
-            one: first
-            for one, first in self.backlog.carried.items()
-            if one <= cursor and (is_recent or self._is_unfinished(one))
+        there = [*self.leases.by_message, *self.backlog.waiting]
+        return {
+            one: self._first_generation(one)
+            for one in (*finished, *there)
+            if one > cursor or one in self.backlog.carried
         }
-        return below | above
 
     def _move(
         self,
@@ -796,7 +816,10 @@ class Subscription:
         for waiting in backlog.waiting.values():
             if not waiting.collateral:
                 waiting.ready_us = 0
-        carried = self._carried_to(cursor, finished, now_us)
+        carried = self._carried_to(cursor, finished)
+        for message_id in restored:
+            carried.pop(message_id, None)
+        self._noted_id = 0
         if restores:
             # Larger than every generation before, so that no ack id of those is taken for one of now.
             self._generation_max += 1
@@ -805,8 +828,6 @@ class Subscription:
         self._restored.update(dict.fromkeys(restored, backlog.first_generation))
         for message_id, okey in restored.items():
             backlog.waiting[message_id] = Waiting(backlog.first_generation - 1, 1, okey, unchecked=True)
-        for message_id in restored:
-            backlog.carried.pop(message_id, None)
         backlog.carried = carried
         backlog.cursor = cursor
         self._ledger.record(
@@ -856,15 +877,36 @@ class Subscription:
                 break
         if backlog.parked:
             self._record_parked()
-        if backlog.unmatched:
-            self._finish(backlog.unmatched)
-            backlog.unmatched = []
+            # Who was served has taken its part before the others' turn came again.
+            backlog.has_more |= 0 < len(hands) < len(self.ready)
         if backlog.is_overdue:
             self._look_for_expired(now_us)
         deliveries = [self._grant(hand, boot, now_us, commit_us) for hand in hands]
         if backlog.keys is not None:
             backlog.keys.going.clear()
         return deliveries
+
+    def turned_out_unmatched(self, message_id: int) -> None:
+        """A message of a snapshot does not match the filter."""
+        self._finish([message_id])
+
+    def note_filtered(self, entries: Sequence[Entry]) -> None:
+        """Messages of before its time come by after a seek; the journal does not know which match."""
+        matches = self.backlog.matches
+        if matches is None or not self._ledger.journal:
+            return
+        entries = [one for one in entries if self._noted_id < one.message_id <= self.start_id]
+        if entries:
+            self._noted_id = entries[-1].message_id
+            now_us = self.backlog.now_us
+            rejected = [one for one in entries if not matches(one.data)]
+            self._ledger.events(
+                [
+                    (now_us, _FILTERED, self.topic.topic_id, self.sub_id, one.message_id, 0, 0, 0,
+                     one.publish_us, 0, 0, 0, one.okey, 0, 0, 0)
+                    for one in rejected
+                ]
+            )  # fmt: skip
 
     def _record_parked(self) -> None:
         parked = self.backlog.parked

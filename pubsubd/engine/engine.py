@@ -315,13 +315,16 @@ class Engine:
             broker.advance_to(now_us)
             broker.pump(now_us, self._commit_us)
             self._start_reads(broker)
-        self._pumped.release()
-        self._pumped = _Waiters()
+        if not broker.is_stepping:
+            self._pumped.release()
+            self._pumped = _Waiters()
         effects = broker.take_effects()
         waiters, self._gathering = self._gathering, _Waiters()
         if not (effects.must_commit() or self._store.has_rows_to_trim or self._probe_seconds):
             self._say(effects, waiters)
             self._set_timer(broker)
+            if broker.is_stepping:
+                self.poke()
             return
         self._flying = waiters
         message_id = broker.message_id

@@ -93,7 +93,7 @@ class Desk:
             self.waiting[one.message_id] = Waiting(1, 1, one.okey, until_us, collateral)
             by_key.setdefault(one.okey, []).append(one.message_id)
             if collateral:
-                self.keys.collateral(self.keys.open(one.okey), until_us)
+                self.keys.collateral(self.keys.open(one.okey), until_us, self.now_us)
         for okey, ids in by_key.items():
             self.keys.put_back(self.keys.open(okey), sorted(ids), self.now_us)
         return [one.message_id for one in behind]
@@ -343,7 +343,7 @@ def test_collateral_messages_that_were_nacked_bind_nobody(desk: Desk) -> None:
     desk.close(one)
     for message_id, bound in ((2, True), (3, False)):
         desk.waiting[message_id].collateral, desk.waiting[message_id].ready_us = False, 0
-        desk.keys.released(K, NOW)
+        desk.keys.released({K: 1}, NOW)
         assert (desk.offered(other) == 0) == bound
 
     assert [desk.take(other) for _ in range(3)] == [1, 2, 3]

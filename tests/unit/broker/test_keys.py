@@ -267,8 +267,36 @@ def test_a_message_that_finishes_while_it_waits_makes_room(desk: Desk) -> None:
 
     desk.ack(2)
     assert len(desk.keys) == 0
-    desk.keys.removed(K, 2, NOW)  # of a key that is forgotten
-    desk.keys.removed(K, 1, NOW)
+
+
+def test_one_that_finishes_in_the_middle_is_passed_over(desk: Desk) -> None:
+    client = desk.client()
+    desk.park(1, 2, 3, 4)
+    desk.keys.removed(K, 2, NOW)
+    desk.keys.removed(K, 3, NOW)
+    assert desk.keys.queued == 2
+    assert [desk.take(client), desk.take(client)] == [1, 4]
+
+    assert (desk.keys.queued, desk.keys.gone) == (0, set())
+
+
+def test_what_has_finished_is_not_counted_when_queues_are_cleared(desk: Desk) -> None:
+    client = desk.client()
+    desk.park(1, 2, 3, 4)
+    desk.keys.removed(K, 2, NOW)
+    desk.keys.removed(K, 4, NOW)
+
+    assert desk.keys.keep_queued(lambda message_id: message_id > 1, NOW) == [1]
+    assert (desk.keys.queued, desk.keys.gone) == (1, set())
+    assert desk.take(client) == 3
+
+
+def test_all_that_finish_one_by_one_leave_nothing(desk: Desk) -> None:
+    desk.park(1, 2, 3)
+    for message_id in (3, 2, 1):
+        desk.keys.removed(K, message_id, NOW)
+
+    assert (len(desk.keys), desk.keys.queued, desk.keys.gone) == (0, 0, set())
 
 
 def test_the_last_one_that_finishes_takes_the_key_with_it(desk: Desk) -> None:
@@ -347,6 +375,21 @@ def test_collateral_messages_that_were_nacked_bind_nobody(desk: Desk) -> None:
         assert (desk.offered(other) == 0) == bound
 
     assert [desk.take(other) for _ in range(3)] == [1, 2, 3]
+
+
+def test_a_key_that_was_bound_before_is_bound_anew(desk: Desk) -> None:
+    """The time of those that are collateral now counts, not that of others, long ago."""
+    one, other = desk.client(), desk.client()
+    desk.give(one, 1, 2)
+    desk.nack(1)
+    desk.wake(LATER + 1)
+    assert [desk.take(one), desk.take(one)] == [1, 2]
+    desk.keys.collateral(desk.keys.open(K), 2 * LATER, desk.now_us)
+    desk.keys.released({K: 1}, desk.now_us)
+    desk.ack(1, 2)
+
+    assert len(desk.keys) == 0
+    desk.give(other, 3)
 
 
 def test_a_key_that_is_bound_and_empty_is_forgotten_when_it_is_over(desk: Desk) -> None:

@@ -183,7 +183,7 @@ def test_whatever_is_within_its_time_is_known(steps: list[tuple[int, int, Ending
         if ending is Ending.NACKED:
             nacked[message_id, generation] = now_us
         else:
-            if ending is not Ending.FORWARDED:
+            if ending is Ending.ACKED:
                 nacked.pop((message_id, generation), None)
             finished[message_id] = (generation, ending, now_us)
         add(endings, message_id, generation, ending, now_us)

@@ -197,12 +197,17 @@ class Backlog:
         return False
 
     def _accepted(self, entries: Sequence[Entry]) -> Sequence[Entry]:
-        matches = self.matches
+        # What is carried has a place of its own, and is looked at there.
+        matches, carried = self.matches, self.carried
         if matches is not None:
-            entries = [entry for entry in entries if matches(entry.data)]
+            entries = [one for one in entries if one.message_id in carried or matches(one.data)]
         for through_id, matched in self.past:
             if entries and entries[0].message_id <= through_id:
-                entries = [entry for entry in entries if entry.message_id > through_id or matched(entry.data)]
+                entries = [
+                    one
+                    for one in entries
+                    if one.message_id > through_id or one.message_id in carried or matched(one.data)
+                ]
         return entries
 
     # -- flow.deal.Source ---------------------------------------------------------------------------------
@@ -491,7 +496,9 @@ class Backlog:
     def _read(self, entries: Sequence[Entry], through_id: int) -> None:
         if self.matches is not None and entries and entries[0].message_id <= self._owner.start_id:
             self._owner.note_filtered(entries)
-        self._ahead.extend(self._accepted(entries))
+        accepted = self._accepted(entries)
+        self._owner.finished_since_trim += len(entries) - len(accepted)
+        self._ahead.extend(accepted)
         self._read_id = through_id
         if not self._ahead:
             # None of them matched, or there was nothing.

@@ -102,6 +102,7 @@ class Broker:
         self._resting: dict[Subscription, None] = {}  # no consumers, but messages at hand; oldest first
         self._awake: dict[Subscription, None] = {}
         self._timers: list[tuple[int, int, Subscription | Topic | Snapshot]] = []
+        self._committed_id = 0  # messages up to it are in storage
         self._timers_max = _TIMERS_MIN
         self._tie = count()
 
@@ -113,7 +114,7 @@ class Broker:
         broker = cls(secret, boot, journal)
         replay = Replay(saved)
         counters = replay.counters
-        broker.message_id = counters.message_id
+        broker.message_id = broker._committed_id = counters.message_id
         broker.journal_seq = counters.journal_seq
         broker._call_id = counters.call_id
         broker._topic_id = counters.topic_id
@@ -224,6 +225,7 @@ class Broker:
     def committed(self, message_id: int) -> None:
         """The commit under way is over; messages up to `message_id` are in storage."""
         self._uncommitted_bytes[0] = 0
+        self._committed_id = message_id
         self._budget.evict(message_id)
 
     @property
@@ -377,6 +379,7 @@ class Broker:
             if subscription.expects_message:
                 subscription.published(entries, messages, before_id, now_us)
                 self._set_timer(subscription)
+                self._trim_soon(subscription, now_us)
             if subscription.ready:
                 self._awake[subscription] = None
         if topic.kept_us and topic.timer_us is None:
@@ -632,7 +635,9 @@ class Broker:
         if target_us > now_us:
             boundary_id = topic.last_id
         kept = [
-            (max(question.after_id, found.before_id, found.next_id - 1), found.next_us or now_us)
+            (max(question.after_id, found.before_id, found.next_id - 1), found.next_us)
+            if found.next_id
+            else (max(question.after_id, self._committed_id), now_us)  # nothing that is stored is kept
             for question, found in zip(self._kept_questions(subscription, now_us), answers[1:], strict=True)
         ]
         # From the first message on that is there; without one, from now on.
@@ -846,6 +851,7 @@ class Broker:
                 size += sum([lease.size for delivery in deliveries for lease in delivery.leases])
                 self.ledger.now.deliveries.extend(deliveries)
             self._set_timer(subscription)
+            self._trim_soon(subscription, now_us)
             self._reads.extend(subscription.backlog.take_reads())
         self._awake.update(dict.fromkeys(again))
 
@@ -993,14 +999,17 @@ class Broker:
         self._set_timer(subscription)
         if subscription.ready or subscription.backlog.forwarding:
             self._awake[subscription] = None
-        if subscription.finished_since_trim:
-            subscription.topic.trim_soon(now_us)
-            self._set_timer(subscription.topic)
+        self._trim_soon(subscription, now_us)
         if subscription.finished_since_trim > limits.TRIM_MESSAGES_MIN:
             # Looking for rows that nobody needs is a walk over all that is outstanding on the topic.
             outstanding = sum([other.unfinished_count for other in subscription.topic.subscriptions.values()])
             if subscription.finished_since_trim > outstanding:
                 self._trim(subscription.topic, now_us)
+
+    def _trim_soon(self, subscription: Subscription, now_us: int) -> None:
+        if subscription.finished_since_trim:
+            subscription.topic.trim_soon(now_us)
+            self._set_timer(subscription.topic)
 
     def _set_timer(self, what: Subscription | Topic | Snapshot) -> None:
         due_us = what.next_event_us()

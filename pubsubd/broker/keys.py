@@ -185,8 +185,8 @@ class Keys:
         self.gone.add(message_id)
         self.held.discard(message_id)
         self.queued -= 1
-        key = self._keys[okey]
-        if key.queue and key.queue[0] == message_id:
+        key = self._keys.get(okey)
+        if key is not None and key.queue and key.queue[0] == message_id:
             self.arrange(key, now_us)
 
     def keep_queued(self, keep: Callable[[int], bool], now_us: int) -> list[int]:

@@ -222,6 +222,7 @@ class Subscription:
         if matches is None:
             return
         matched = [matches(message.attributes) for message in messages]
+        self.finished_since_trim += len(matched) - sum(matched)
         if self.backlog.published(entries, matched, last_id):
             self._ledger.record(oplog.skipped(oplog.Skipped(self.sub_id, self.cursor)))
         if self._ledger.journal:

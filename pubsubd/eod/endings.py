@@ -24,6 +24,9 @@ class Ending(IntEnum):
     FORWARDED = 4  # it is on the dead letter topic; of this generation and of all before it
 
 
+_ENDINGS = {int(ending): ending for ending in Ending}
+
+
 class EndingRow(NamedTuple):
     """As it is stored: one row per ending that must be remembered."""
 
@@ -64,7 +67,7 @@ class Endings:
             if ending == Ending.ACKED:
                 nacked.pop((message_id, generation), None)  # late, without exactly-once
             finished.pop(message_id, None)
-            finished[message_id] = (Ending(ending), generation, at_us)
+            finished[message_id] = (_ENDINGS[ending], generation, at_us)
         if rows:
             self._forget(rows[-1].at_us)
 

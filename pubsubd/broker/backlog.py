@@ -394,7 +394,9 @@ class Backlog:
                 hand.add(Pick(entry, waiting.generation + 1, waiting.attempt))
 
     def _still_matches(self, entry: Entry) -> bool:
-        return self.matches is None or self.matches(entry.data)
+        if self.matches is not None and not self.matches(entry.data):
+            return False
+        return all(entry.message_id > through_id or matched(entry.data) for through_id, matched in self.past)
 
     def _drop_unmatched(self, message_id: int) -> None:
         del self.waiting[message_id]

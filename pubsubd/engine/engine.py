@@ -325,6 +325,7 @@ class Engine:
             self._set_timer(broker)
             if broker.is_stepping:
                 self.poke()
+                await asyncio.sleep(0)  # or nobody else would get a turn
             return
         self._flying = waiters
         message_id = broker.message_id

@@ -59,7 +59,7 @@ async def test_a_filter_s_cost_is_the_difference_to_no_filter(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(filtering, "TURN_MESSAGES", 200)
-    run = Run([], Settings(filter_messages=400, filter_repeats=1), tmp_path)
+    run = Run([], Settings(filter_messages=200, filter_repeats=1), tmp_path)
 
     await measure_filters(run)  # raises when a subscription receives what its filter does not let through
 
@@ -71,7 +71,7 @@ async def test_a_filter_s_cost_is_the_difference_to_no_filter(
 
 
 async def test_backlogs_with_ordering_keys_are_drained_in_order(tmp_path: Path) -> None:
-    run = Run([], Settings(ordering_keys=300, held_messages=5_000, ordering_repeats=1), tmp_path)
+    run = Run([], Settings(ordering_keys=100, held_messages=3_000, ordering_repeats=1), tmp_path)
 
     await measure_ordering(run)  # raises when a message is missing, comes too early, or passes a held one
 
@@ -82,7 +82,7 @@ async def test_backlogs_with_ordering_keys_are_drained_in_order(tmp_path: Path) 
 
 
 async def test_what_each_seek_brings_back_is_drained(tmp_path: Path) -> None:
-    run = Run([], Settings(seek_messages=1_000, seek_seconds=1, seek_rate=50), tmp_path)
+    run = Run([], Settings(seek_messages=1_000, seek_seconds=0.6, seek_rate=50), tmp_path)
 
     await measure_seeks(run)  # raises when another message comes than the seek should bring back
 

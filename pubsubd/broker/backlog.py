@@ -225,7 +225,7 @@ class Backlog:
             staged.popleft()  # acked late
         if self._returned and not staged:
             self._stage()
-        if self._wanted and not self._reading_messages:
+        if self._wanted and not self._reading_messages and self._has_room():
             self._read_messages([])
         if len(self._ahead) < limits.READ_AHEAD_MESSAGES_MIN:
             self._read_on()
@@ -233,6 +233,10 @@ class Backlog:
         if self.keys is not None and self.keys.any_offered:
             count += self.keys.queued
         return count
+
+    def _has_room(self) -> bool:
+        """Whether anybody could take something now."""
+        return any(consumer.room_messages() for consumer in self._owner.ready)
 
     def take(
         self, consumer: Consumer, count: int, window_bytes: int, response_bytes: int, fresh: bool
@@ -391,6 +395,8 @@ class Backlog:
                 hand.add(Pick(entry, self.first_generation, 1))
             else:
                 del self.waiting[message_id]
+                if waiting.binds:
+                    keys.released(waiting, now_us)
                 hand.add(Pick(entry, waiting.generation + 1, waiting.attempt))
 
     def _still_matches(self, entry: Entry) -> bool:
@@ -431,7 +437,9 @@ class Backlog:
         """Ask for the head of a queue, and for some of what follows it."""
         assert key.queue is not None
         keys.held.add(key.queue[0])
-        for message_id in islice(key.queue, limits.READ_MESSAGES_MAX):
+        # The head is needed whatever it costs, what follows it only while there is room.
+        count = limits.READ_MESSAGES_MAX if self._fetched_bytes < limits.PARKED_BYTES_MAX else 1
+        for message_id in islice(key.queue, count):
             if message_id not in keys.gone and self._find(message_id) is None:
                 self._wanted[message_id] = None
         if not self._reading_messages:
@@ -466,10 +474,6 @@ class Backlog:
     def _read_messages(self, message_ids: list[int]) -> None:
         """Ask storage for messages without a key, and for those that are wanted for queues."""
         more = list(islice(self._wanted, limits.READ_MESSAGES_MAX))
-        if self._fetched_bytes > limits.PARKED_BYTES_MAX:
-            # Nobody can take what is there; what is wanted now may go.
-            self._fetched.clear()
-            self._fetched_bytes = 0
         read = ReadMessages(self._owner, self.topic.topic_id, sorted({*message_ids, *more}))
         self._reading_messages = read
         self._reads.append(read)
@@ -587,7 +591,7 @@ class Backlog:
         by_key: dict[int, list[int]] = {}
         for message_id, waiting in ended.items():
             if waiting.collateral and self.keys is not None:
-                self.keys.collateral(self.keys.open(waiting.okey), waiting.ready_us, now_us)
+                self.keys.collateral(self.keys.open(waiting.okey), waiting, now_us)
             if message_id > self.cursor:
                 continue  # carried: its turn comes with the cursor
             if self.keys is not None and waiting.okey:
@@ -610,15 +614,13 @@ class Backlog:
 
     def release(self, message_ids: Iterable[int], now_us: int) -> None:
         """Collateral messages were nacked: they wait for their predecessors only."""
-        okeys: dict[int, int] = {}
         for message_id in message_ids:
             waiting = self.waiting[message_id]
             waiting.collateral, waiting.ready_us = False, 0
-            okeys[waiting.okey] = okeys.get(waiting.okey, 0) + 1
-            if self.keys is None or not waiting.okey:
+            if self.keys is not None and waiting.okey:
+                self.keys.released(waiting, now_us)
+            else:
                 heappush(self._returned, message_id)
-        if self.keys is not None:
-            self.keys.released(okeys, now_us)
 
     def finish_waiting(self, message_id: int, now_us: int) -> bool:
         """A message that waits is finished: acked late, or forwarded. False if it does not wait."""
@@ -755,12 +757,12 @@ class Backlog:
         for message_id, okey in parked:
             queued.setdefault(okey, []).append(message_id)
         self._parked_count = sum(map(len, queued.values()))
-        collateral: dict[int, list[int]] = {}
+        collateral: dict[int, list[Waiting]] = {}
         for message_id, waiting in self.waiting.items():
             if waiting.okey and message_id <= self.cursor:
                 queued.setdefault(waiting.okey, []).append(message_id)
             if waiting.collateral:
-                collateral.setdefault(waiting.okey, []).append(waiting.ready_us)
+                collateral.setdefault(waiting.okey, []).append(waiting)
         outstanding: dict[int, list[Lease]] = {}
         for lease in self._leases.values():
             if lease.okey:
@@ -777,8 +779,8 @@ class Backlog:
             key, old = keys.open(okey), before.get(okey)
             if key.owner is None and old is not None:
                 key.owner, key.owner_name = old.owner, old.owner_name
-            for until_us in collateral.get(okey, ()):
-                keys.collateral(key, until_us, now_us)
+            for waiting in collateral.get(okey, ()):
+                keys.collateral(key, waiting, now_us)
             if okey in queued:
                 keys.put_back(key, sorted(queued[okey]), now_us)
 

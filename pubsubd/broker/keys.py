@@ -282,13 +282,15 @@ class Keys:
             key.wake_us = 0
             self.arrange(key, now_us)
 
-    def collateral(self, key: Key, until_us: int, now_us: int) -> None:
-        """One more message of `key` is collateral, up to `until_us`.
+    def collateral(self, key: Key, waiting: Waiting, now_us: int) -> None:
+        """One more message of `key` is collateral.
 
         That binds the key to its stream. A Pull has let go of it: what failed may go to the next one.
         """
-        if key.owner is not None and key.owner.once:
+        waiting.binds = key.owner is None or not key.owner.once
+        if not waiting.binds:
             return
+        until_us = waiting.ready_us
         if now_us > key.until_us:
             key.collateral = 0
         key.collateral += 1
@@ -296,15 +298,16 @@ class Keys:
             key.until_us = until_us
         self._call_back(key, until_us)
 
-    def released(self, okeys: Mapping[int, int], now_us: int) -> None:
-        """So many collateral messages of these keys were nacked; without any left, nothing holds the key."""
-        for okey, count in okeys.items():
-            key = self._keys.get(okey)
-            if key is not None:
-                key.collateral -= count
-                if key.collateral <= 0:
-                    key.collateral = key.until_us = 0
-                self.arrange(key, now_us)
+    def released(self, waiting: Waiting, now_us: int) -> None:
+        """A message is not collateral any more; without any left, nothing binds its key."""
+        key = self._keys.get(waiting.okey)
+        if key is not None:
+            if waiting.binds:
+                waiting.binds = False
+                key.collateral -= 1
+                if not key.collateral:
+                    key.until_us = 0
+            self.arrange(key, now_us)
 
     def arrange(self, key: Key, now_us: int) -> None:
         """Put `key` where those look who may take from it now, if anybody may."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class Waiting:
-    __slots__ = ("attempt", "collateral", "generation", "okey", "ready_us", "unchecked")
+    __slots__ = ("attempt", "binds", "collateral", "generation", "okey", "ready_us", "unchecked")
 
     def __init__(
         self,
@@ -21,5 +21,6 @@ class Waiting:
         self.ready_us = ready_us  # not delivered up to and including this moment
         # Its lease was void before the deadline, which is `ready_us`: a predecessor of its key came back.
         self.collateral = collateral
+        self.binds = False  # collateral, and counted by its key
         # It came from the snapshot of another subscription; whether it matches the filter is not known yet.
         self.unchecked = unchecked

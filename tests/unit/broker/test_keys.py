@@ -93,7 +93,7 @@ class Desk:
             self.waiting[one.message_id] = Waiting(1, 1, one.okey, until_us, collateral)
             by_key.setdefault(one.okey, []).append(one.message_id)
             if collateral:
-                self.keys.collateral(self.keys.open(one.okey), until_us, self.now_us)
+                self.keys.collateral(self.keys.open(one.okey), self.waiting[one.message_id], self.now_us)
         for okey, ids in by_key.items():
             self.keys.put_back(self.keys.open(okey), sorted(ids), self.now_us)
         return [one.message_id for one in behind]
@@ -371,7 +371,7 @@ def test_collateral_messages_that_were_nacked_bind_nobody(desk: Desk) -> None:
     desk.close(one)
     for message_id, bound in ((2, True), (3, False)):
         desk.waiting[message_id].collateral, desk.waiting[message_id].ready_us = False, 0
-        desk.keys.released({K: 1}, NOW)
+        desk.keys.released(desk.waiting[message_id], NOW)
         assert (desk.offered(other) == 0) == bound
 
     assert [desk.take(other) for _ in range(3)] == [1, 2, 3]
@@ -384,8 +384,9 @@ def test_a_key_that_was_bound_before_is_bound_anew(desk: Desk) -> None:
     desk.nack(1)
     desk.wake(LATER + 1)
     assert [desk.take(one), desk.take(one)] == [1, 2]
-    desk.keys.collateral(desk.keys.open(K), 2 * LATER, desk.now_us)
-    desk.keys.released({K: 1}, desk.now_us)
+    third = Waiting(1, 1, K, 2 * LATER, collateral=True)
+    desk.keys.collateral(desk.keys.open(K), third, desk.now_us)
+    desk.keys.released(third, desk.now_us)
     desk.ack(1, 2)
 
     assert len(desk.keys) == 0

@@ -460,6 +460,19 @@ def test_a_sealed_key_waits_for_what_is_outstanding_whoever_asks(desk: Desk) -> 
     assert [desk.take(same), desk.take(same)] == [1, 2]
 
 
+def test_a_sealed_key_does_not_go_on_with_the_same_client_either(desk: Desk) -> None:
+    one, same = desk.client("a"), desk.client("a")
+    desk.give(one, 5)
+    desk.keys.open(K).sealed = True
+    desk.close(one)
+    assert not desk.may_go(same)
+    desk.park(1)
+    assert desk.offered(same) == 0
+
+    desk.ack(5)
+    assert desk.take(same) == 1
+
+
 def test_the_message_of_a_sealed_key_that_fails_goes_behind_the_earlier_ones(desk: Desk) -> None:
     one = desk.client()
     desk.give(one, 5, 6)

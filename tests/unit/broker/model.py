@@ -128,6 +128,7 @@ class Message:
     by_pull: bool = False
     stayed: bool = False  # its lease was running when the subscription was set to another point
     ends: Mapping[int, End] = field(default_factory=dict)  # by generation
+    was_sought: bool = False
     dead_through: int = 0  # a seek brought it back: generations up to here are no longer its own
     above: int = 0  # its next generation is larger than this one
     may_be_lost: bool = False  # it finished, and there was a moment since when nothing kept it
@@ -154,6 +155,7 @@ class Message:
         """A seek brings it back after it had finished."""
         self.status, self.attempt, self.unseen, self.ready_us = Is.UNSENT, 1, 0, 0
         self.dead_through, self.above = self.generation, above
+        self.was_sought = True
 
 
 @dataclass
@@ -526,7 +528,7 @@ class Sub:
                 message.purge()
 
     def _stays(self, message: Message) -> None:
-        message.stayed = True
+        message.stayed = message.was_sought = True
         if message.status is Is.WAITING and not message.collateral:
             message.ready_us = 0
 

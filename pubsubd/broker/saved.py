@@ -10,6 +10,7 @@ from pubsubd.broker import oplog
 from pubsubd.broker.effects import SnapshotRow, SubscriptionRow, TopicRow
 from pubsubd.broker.waiting import Waiting
 from pubsubd.eod.endings import EndingRow
+from pubsubd.model import limits
 
 
 class Saved(NamedTuple):
@@ -102,7 +103,8 @@ def with_epoch(epochs: list[tuple[int, int]], floor_id: int, generation: int) ->
 
     The newest of the entries whose floor is below a message is the one that counts for it.
     """
-    return [epoch for epoch in epochs if epoch[0] < floor_id] + [(floor_id, generation)]
+    kept = [epoch for epoch in epochs if epoch[0] < floor_id] + [(floor_id, generation)]
+    return kept[-limits.EPOCHS_MAX :]
 
 
 def _apply(sub: SavedSubscription, record: oplog.OfSubscription) -> None:

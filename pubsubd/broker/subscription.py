@@ -825,7 +825,7 @@ class Subscription:
             # Larger than every generation before, so that no ack id of those is taken for one of now.
             self._generation_max += 1
             backlog.first_generation = self._generation_max
-            self._epochs = with_epoch(self._epochs, cursor, backlog.first_generation)[-limits.EPOCHS_MAX :]
+            self._epochs = with_epoch(self._epochs, cursor, backlog.first_generation)
         self._restored.update(dict.fromkeys(restored, backlog.first_generation))
         for message_id, okey in restored.items():
             backlog.waiting[message_id] = Waiting(backlog.first_generation - 1, 1, okey, unchecked=True)

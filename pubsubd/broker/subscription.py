@@ -307,9 +307,8 @@ class Subscription:
         first = self._first_generation(message_id)
         ending = self.endings.of(message_id, generation)
         if generation < first:
-            # A later life may be over, too. What ended with this generation then still holds.
-            is_last = ending not in (None, Ending.NACKED) and backlog.is_finished(message_id)
-            if ending is None or not is_last:
+            # The later life may be over, too: then what is remembered of this generation holds.
+            if ending is None or not backlog.is_finished(message_id):
                 return Standing.SUPERSEDED
         if ending is not None:
             return _ENDED[ending]

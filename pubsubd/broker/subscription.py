@@ -306,10 +306,9 @@ class Subscription:
         backlog = self.backlog
         first = self._first_generation(message_id)
         ending = self.endings.of(message_id, generation)
-        if generation < first:
-            # The later life may be over, too: then what is remembered of this generation holds.
-            if ending is None or not backlog.is_finished(message_id):
-                return Standing.SUPERSEDED
+        # The later life may be over, too: then what is remembered of this generation holds.
+        if generation < first and (ending is None or not backlog.is_finished(message_id)):
+            return Standing.SUPERSEDED
         if ending is not None:
             return _ENDED[ending]
         waiting = backlog.waiting.get(message_id)

@@ -288,9 +288,11 @@ class Sub:
         busy = self.busy(key, now_us)
         if all(message.stream is consumer for message in busy):
             return None
-        if any(message.stream is not None and is_open(message.stream) for message in busy):
-            there = [message for message in busy if message.stream is not None and is_open(message.stream)]
-            return None if all(message.stream is consumer for message in there) else "its key is elsewhere"
+        # A lease whose ack failed with its commit counts against no stream any more.
+        known = [one for one in busy if one.holder is not None or one.status is Is.WAITING]
+        there = [one for one in known if one.stream is not None and is_open(one.stream)]
+        if there:
+            return None if all(one.stream is consumer for one in there) else "its key is elsewhere"
         if consumer.name and not consumer.once and all(one.client_name == consumer.name for one in busy):
             return None
         return "its key is held"

@@ -134,6 +134,7 @@ class Asked(NamedTuple):
     request: pb.SeekRequest | pb.CreateSnapshotRequest
     answers: list[Answered]
     at_us: int
+    sub_id: int
 
 
 class Machine(RuleBasedStateMachine):
@@ -363,7 +364,8 @@ class Machine(RuleBasedStateMachine):
         self._ask(request, self.broker.seek_questions(request, self.world.now_us), chance)
 
     def _ask(self, request: Any, questions: Iterable[Any], chance: Chance) -> None:
-        self.asked.append(Asked(request, self.world.answers(questions), self.world.now_us))
+        sub_id = self.model.subs[request.subscription].sub_id
+        self.asked.append(Asked(request, self.world.answers(questions), self.world.now_us, sub_id))
         # What storage will have a moment later counts as well, and later the broker may not have it at hand.
         is_all_stored = self.world.flying is None and not self.broker.ledger.now.messages
         if not is_all_stored or chance.one([True, True, False]):
@@ -372,7 +374,9 @@ class Machine(RuleBasedStateMachine):
     def go_on(self, chance: Chance) -> None:
         if self.asked:
             asked = self.asked.pop(0)
-            if _target_us(asked.request) <= asked.at_us:  # else it is a matter of moments
+            sub = self.model.subs.get(asked.request.subscription)
+            is_same = sub is None or sub.sub_id == asked.sub_id
+            if is_same and _target_us(asked.request) <= asked.at_us:  # else it is a matter of moments
                 self._go_on(asked, at_once=False)
 
     def _go_on(self, asked: Asked, at_once: bool) -> None:
@@ -893,7 +897,12 @@ class Machine(RuleBasedStateMachine):
         assert isinstance(found, Found)
         self.broker.found(read, found, self.world.now_us)
         self.disturbed_us = self.world.now_us  # it may have asked long ago
-        if is_there and found.before_id:
+        sub = self.model.subs[subscription.name] if is_there else None
+        # Or its retention has grown since.
+        is_over = sub is not None and (
+            read.question.before_us <= self.world.now_us - sub.unacked_kept_us and not sub.detached
+        )
+        if is_over and found.before_id:
             self.model.subs[subscription.name].drop_before(read.question.before_us)
 
     # -- what must hold ------------------------------------------------------------------------------------

@@ -297,14 +297,14 @@ class Sub:
             return None
         return "its key is held"
 
-    def busy(self, key: str, now_us: int) -> list[Message]:
+    def busy(self, key: str, now_us: int, pulls: bool = False) -> list[Message]:
         """Messages of `key` on which a client may be at work."""
         return [
             message
             for _, message in self._of_key(key)
             if message.status is Is.LEASED
             # A Pull is over, and nobody says who comes next.
-            or (message.collateral and not message.by_pull and now_us <= message.ready_us)
+            or (message.collateral and now_us <= message.ready_us and (pulls or not message.by_pull))
         ]
 
     # -- leases that end -----------------------------------------------------------------------------------

@@ -750,12 +750,12 @@ class Machine(RuleBasedStateMachine):
         if sub.objection(number, consumer, self._is_open, now_us) is not None:
             # Or it should have been forwarded.
             return not sub.is_dead(message) or now_us <= message.ready_us or bool(sub.key_of(number))
-        busy = sub.busy(sub.key_of(number), now_us) if sub.key_of(number) else []
-        # Who has a key is known as long as its leases count against streams; and what a seek left alone
-        # ends first.
+        key = sub.key_of(number)
+        busy = sub.busy(key, now_us, pulls=True) if key else []
+        # Who has a key is known as long as its leases count against streams; after a restart or a failed
+        # commit nobody knows who had collateral messages; and what a seek left alone ends first.
         return any(
-            one.stayed or one.stream is None or (one.status is Is.LEASED and one.holder is None)
-            for one in busy
+            one.stayed or one.stream is None or one.status is Is.WAITING or one.holder is None for one in busy
         )
 
     def fail(self, chance: Chance) -> None:

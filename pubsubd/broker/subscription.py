@@ -702,6 +702,8 @@ class Subscription:
         gone = {one: waiting for one, waiting in self.backlog.waiting.items() if one <= through_id}
         if not self.backlog.drop_through(through_id, now_us):
             return False
+        for message_id in gone:
+            self._restored.pop(message_id, None)
         ended = [(message_id, one.generation) for message_id, one in gone.items() if not one.unchecked]
         self._remember_all(ended, Ending.PURGED, now_us)
         if self._offsets:
@@ -811,6 +813,7 @@ class Subscription:
             if waiting is not None and not waiting.unchecked:
                 ended.append((message_id, waiting.generation))
             self._offsets.pop(message_id, None)
+            self._restored.pop(message_id, None)
         self._remember_all(sorted(ended), Ending.PURGED, now_us)
         for waiting in backlog.waiting.values():
             if not waiting.collateral:

@@ -5,12 +5,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import grpc
 
-from pubsubd.broker import Broker, Consumer, Delivery, Refusal, Subscription
+from pubsubd.broker import (
+    Answer,
+    Broker,
+    Consumer,
+    Delivery,
+    Question,
+    Refusal,
+    Sift,
+    Subscription,
+)
 from pubsubd.engine.engine import Engine, NotSettled, TooSlow
 from pubsubd.eod import answer
 from pubsubd.model import errors, limits
@@ -176,11 +185,22 @@ class Service:
         await self._engine.settled()
         return _serialised(shown)
 
+    async def _ask(
+        self, ask: Callable[[Broker, Any, int], Sequence[Question | Sift]], request: Any
+    ) -> tuple[Broker, Sequence[Answer]]:
+        """What storage says to the questions of a command, and the broker to give the command to."""
+        broker = await self._engine.broker()
+        questions = ask(broker, request, self._engine.now_us())
+        answers = await self._engine.answers(questions)
+        broker = await self._engine.broker()
+        topics = [question.topic_id for question in ask(broker, request, self._engine.now_us())]
+        if topics != [question.topic_id for question in questions]:
+            raise errors.Aborted("The subscription was changed meanwhile; try again.")
+        return broker, answers
+
     async def _create_snapshot(self, data: bytes, context: Context) -> bytes:
         request = parse(pb.CreateSnapshotRequest, data)
-        broker = await self._engine.broker()
-        answers = await self._engine.answers(broker.snapshot_questions(request, self._engine.now_us()))
-        broker = await self._engine.broker()
+        broker, answers = await self._ask(Broker.snapshot_questions, request)
         snapshot = broker.create_snapshot(request, answers, str(uuid.uuid4()), self._engine.now_us())
         response = _serialised(snapshot)
         await self._engine.settled()
@@ -188,9 +208,7 @@ class Service:
 
     async def _seek(self, data: bytes, context: Context) -> bytes:
         request = parse(pb.SeekRequest, data)
-        broker = await self._engine.broker()
-        answers = await self._engine.answers(broker.seek_questions(request, self._engine.now_us()))
-        broker = await self._engine.broker()
+        broker, answers = await self._ask(Broker.seek_questions, request)
         response = _serialised(broker.seek(request, answers, self._engine.now_us()))
         self._engine.poke()
         await self._engine.settled()

@@ -372,16 +372,23 @@ class Broker:
     ) -> None:
         last_id, before_id = entries[-1].message_id, topic.last_id
         topic.last_id = last_id
-        topic.tail.append(entries)
-        self._budget.added(topic.tail, last_id, sum([len(entry.data) for entry in entries]))
-        self.ledger.now.messages.setdefault(topic.topic_id, []).extend(entries)
+        # What every subscription rejects is stored only where something else may ask for it.
+        wanted: set[int] = set()
+        is_wanted = bool(topic.kept_us or topic.snapshots)
         for subscription in topic.subscriptions.values():
             if subscription.expects_message:
-                subscription.published(entries, messages, before_id, now_us)
+                wanted.update(subscription.published(entries, messages, before_id, now_us))
                 self._set_timer(subscription)
                 self._trim_soon(subscription, now_us)
+            is_wanted |= subscription.matches is None
             if subscription.ready:
                 self._awake[subscription] = None
+        if not is_wanted and len(wanted) < len(entries):
+            entries = [entry for entry in entries if entry.message_id in wanted]
+        if entries:
+            topic.tail.append(entries)
+            self._budget.added(topic.tail, last_id, sum([len(entry.data) for entry in entries]))
+            self.ledger.now.messages.setdefault(topic.topic_id, []).extend(entries)
         if topic.kept_us and topic.timer_us is None:
             topic.published(now_us)
             self._set_timer(topic)

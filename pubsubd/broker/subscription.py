@@ -213,14 +213,14 @@ class Subscription:
 
     def published(
         self, entries: Sequence[Entry], messages: Sequence[pb.PubsubMessage], last_id: int, now_us: int
-    ) -> None:
-        """Its topic got messages; the one before them is `last_id`."""
+    ) -> list[int]:
+        """Its topic got messages; the one before them is `last_id`. Which of them match its filter."""
         if self._expire_at_us is None and not self._asking:
             # Nothing was owed; this will be over first.
             self._expire_at_us = now_us + self.unacked_kept_us
         matches = self.matches
         if matches is None:
-            return
+            return []
         matched = [matches(message.attributes) for message in messages]
         self.finished_since_trim += len(matched) - sum(matched)
         if self.backlog.published(entries, matched, last_id):
@@ -235,6 +235,7 @@ class Subscription:
                     if not match
                 ]
             )  # fmt: skip
+        return [entry.message_id for entry, match in zip(entries, matched, strict=True) if match]
 
     # -- ack ids ------------------------------------------------------------------------------------------
 

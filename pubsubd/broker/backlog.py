@@ -783,6 +783,8 @@ class Backlog:
                 keys.collateral(key, waiting, now_us)
             if okey in queued:
                 keys.put_back(key, sorted(queued[okey]), now_us)
+            else:
+                keys.arrange(key, now_us)  # a Pull's collateral above the cursor binds nobody
 
     def close(self, consumer: Consumer) -> None:
         """`consumer` gets nothing more, so its keys go to others when nothing of them is outstanding."""

@@ -597,7 +597,12 @@ class Broker:
         if topic.own_kept_us:
             kept.append((topic.retained_id, topic.own_kept_us))
         return [
-            Question(topic.topic_id, max(after_id, topic.trimmed_id), max(now_us - kept_us, topic.trimmed_us))
+            Question(
+                topic.topic_id,
+                max(after_id, topic.trimmed_id),
+                max(now_us - kept_us, topic.trimmed_us),
+                known_id=self._committed_id,
+            )
             for after_id, kept_us in kept
         ]
 
@@ -641,13 +646,16 @@ class Broker:
         boundary_id = max(answers[0].before_id, topic.tail.before(target_us))
         if target_us > now_us:
             boundary_id = topic.last_id
-        kept = [
-            (max(question.after_id, found.before_id, found.next_id - 1), found.next_us)
-            if found.next_id
-            else (max(question.after_id, self._committed_id), now_us)  # nothing that is stored is kept
-            for question, found in zip(self._kept_questions(subscription, now_us), answers[1:], strict=True)
-        ]
-        # From the first message on that is there; without one, from now on.
+        kept = []
+        for question, found in zip(self._kept_questions(subscription, now_us), answers[1:], strict=True):
+            if found.next_id:
+                after_id = max(question.after_id, found.before_id, found.next_id - 1)
+                kept.append((after_id, max(question.before_us, found.next_us)))
+            else:
+                # Nothing that was stored is kept; what has come since may be.
+                after_id = max(question.after_id, found.known_id, topic.tail.before(question.before_us))
+                newest = topic.tail.after(after_id, 1)
+                kept.append((after_id, newest[0].publish_us if newest else now_us))
         floor_id, kept_from_us = min(kept, default=(None, 0))
         subscription.seek_to_time(boundary_id, floor_id, now_us)
         return kept_from_us

@@ -22,6 +22,7 @@ class Question(NamedTuple):
     after_id: int
     before_us: int
     matches: Callable[[bytes], bool] | None = None  # which messages count as the next one; None: all
+    known_id: int = 0  # messages up to it were in storage, or had been, when this was asked
 
 
 class Sift(NamedTuple):
@@ -36,6 +37,7 @@ class Found(NamedTuple):
     before_id: int  # the last message published before that moment; 0: none
     next_id: int  # the first one published then or later, and when; 0: none
     next_us: int
+    known_id: int = 0  # of the question
 
 
 class ReadRange(NamedTuple):

@@ -376,7 +376,9 @@ class Machine(RuleBasedStateMachine):
             asked = self.asked.pop(0)
             sub = self.model.subs.get(asked.request.subscription)
             is_same = sub is None or sub.sub_id == asked.sub_id
-            if is_same and _target_us(asked.request) <= asked.at_us:  # else it is a matter of moments
+            # Storage answers within moments, compared with which every retention is long.
+            is_soon = self.world.now_us - asked.at_us < SECOND // 100
+            if is_same and is_soon and _target_us(asked.request) <= asked.at_us:
                 self._go_on(asked, at_once=False)
 
     def _go_on(self, asked: Asked, at_once: bool) -> None:

@@ -177,7 +177,8 @@ class Broker:
         for consumer, closed_us in [ended for effects in failed for ended in effects.ended]:
             self._stream_closed(consumer, closed_us)
         for topic in self._topics_by_id.values():
-            self._trim(topic, self._now_us)
+            topic.trim_soon(self._now_us)
+            self._set_timer(topic)
         # Streams go on under the numbers that they have. Names are introduced to the journal anew.
         self._call_id = max(self._call_id, old._call_id)
         self._clients = Clients(max(self._clients.last_id, old._clients.last_id))

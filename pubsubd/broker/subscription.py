@@ -679,7 +679,8 @@ class Subscription:
         self.backlog.is_overdue = False
         if self.detached:
             return False
-        cut_us, before_id = read.question.before_us, found.before_id
+        cut_us = read.question.before_us
+        before_id = max(found.before_id, self.topic.tail.before(cut_us))
         if cut_us > now_us - self.unacked_kept_us:
             self.look_at_retention(now_us)  # it has grown since
             return False

@@ -131,7 +131,7 @@ def test_the_cursor_passes_what_is_rejected_and_nothing_is_kept_for_it(world: Wo
 
     world.broker.started("0", False, world.now_us)
     world.turn()
-    assert world.store.chunks[1] == {}
+    assert world.store.chunks.get(1, {}) == {}
 
 
 def test_the_cursor_stays_before_what_matches(world: World) -> None:

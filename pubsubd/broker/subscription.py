@@ -132,7 +132,7 @@ class Subscription:
         self.dead_letter_topic: str = policy.dead_letter_topic if policy is not None else ""
         self.unacked_kept_us = retention.unacked_kept_us(resource, topic)
         # What the topic keeps comes on top.
-        self.acked_kept_us = 0 if self.detached else retention.acked_kept_us(resource, None)
+        self.acked_kept_us = 0 if self.detached else retention.acked_kept_us(resource)
         self._expires_after_us = retention.expires_after_us(resource)
 
     # -- what it is ---------------------------------------------------------------------------------------

@@ -33,13 +33,12 @@ def unacked_kept_us(subscription: pb.Subscription, topic: pb.Topic | None) -> in
     return max(_subscription_kept_us(subscription), topic_kept_us(topic))
 
 
-def acked_kept_us(subscription: pb.Subscription, topic: pb.Topic | None) -> int:
-    """How long a seek can bring back a message that was acknowledged; 0: not at all.
+def acked_kept_us(subscription: pb.Subscription) -> int:
+    """How long a subscription keeps what was acknowledged, for a seek to bring it back; 0: not at all.
 
-    Source: Subscription.retain_acked_messages, Topic.message_retention_duration.
+    Source: Subscription.retain_acked_messages.
     """
-    own_us = _subscription_kept_us(subscription) if subscription.retain_acked_messages else 0
-    return max(own_us, topic_kept_us(topic))
+    return _subscription_kept_us(subscription) if subscription.retain_acked_messages else 0
 
 
 def expires_after_us(subscription: pb.Subscription) -> int | None:

@@ -43,26 +43,16 @@ def test_the_longer_retention_counts_for_messages_not_acknowledged(
 def test_a_subscription_keeps_messages_for_a_week_when_nothing_else_is_said() -> None:
     for unsaid in (subscription(), new_subscription()):
         assert retention.unacked_kept_us(unsaid, None) == 7 * DAY_US
-        assert retention.acked_kept_us(unsaid, None) == 0
+        assert retention.acked_kept_us(unsaid) == 0
 
 
-@pytest.mark.parametrize(
-    ("retain_acked", "of_topic", "expected_us"),
-    [
-        (False, None, 0),
-        (False, 600, 600 * SECOND_US),
-        (True, None, 3600 * SECOND_US),
-        (True, 600, 3600 * SECOND_US),
-        (True, DAY, DAY_US),
-    ],
-)
-def test_acknowledged_messages_are_kept_if_the_subscription_or_the_topic_says_so(
-    retain_acked: bool, of_topic: int | None, expected_us: int
+@pytest.mark.parametrize(("retain_acked", "expected_us"), [(False, 0), (True, 3600 * SECOND_US)])
+def test_acknowledged_messages_are_kept_if_the_subscription_says_so(
+    retain_acked: bool, expected_us: int
 ) -> None:
     own = subscription(message_retention_duration=seconds(3600), retain_acked_messages=retain_acked)
 
-    assert retention.acked_kept_us(own, topic(of_topic)) == expected_us
-    assert retention.acked_kept_us(own, None) == (3600 * SECOND_US if retain_acked else 0)
+    assert retention.acked_kept_us(own) == expected_us
 
 
 def test_a_fraction_of_a_microsecond_is_dropped() -> None:

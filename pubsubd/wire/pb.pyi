@@ -1,4 +1,5 @@
 # Made from proto/ by `python -m pubsubd.wire.generate`; edits here are lost.
+# Made by a program, so its lines are not wrapped:
 # fmt: off
 # ruff: noqa: E501
 

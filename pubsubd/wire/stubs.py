@@ -17,7 +17,7 @@ from google.protobuf.descriptor_pb2 import (
 HEAD = "# Made from proto/ by `python -m pubsubd.wire.generate`; edits here are lost.\n"
 
 # Wrapping lines as the formatter does would take more code than everything else here.
-UNWRAPPED = "# fmt: off\n# ruff: noqa: E501\n"
+UNWRAPPED = "# Made by a program, so its lines are not wrapped:\n# fmt: off\n# ruff: noqa: E501\n"
 WIDTH = 110
 
 # By section, and in the order that ruff wants; only what the body names is imported.

@@ -260,7 +260,7 @@ In each of them a bad id never undoes a good one. The server never chooses by cl
     type=click.Choice(["debug", "info", "warning", "error"], case_sensitive=False),
     default="info",
     show_default=True,
-    help="Logs go to stderr; at info each refused ack is a line with its reason.",
+    help="Logs go to stderr; at info the first refused acks of a request are lines with their reasons.",
 )
 @_option(
     "--log-format",

@@ -49,33 +49,31 @@ class Event(IntEnum):
     RESTORE = 12  # a seek brings it back
 
 
-_State, _Event = State, Event
-
 TRANSITIONS: dict[tuple[State, Event], State] = {
-    (_State.READY, _Event.DELIVER): _State.LEASED,
-    (_State.LEASED, _Event.EXTEND): _State.LEASED,
-    (_State.LEASED, _Event.ACK): _State.ACKED,
+    (State.READY, Event.DELIVER): State.LEASED,
+    (State.LEASED, Event.EXTEND): State.LEASED,
+    (State.LEASED, Event.ACK): State.ACKED,
     # With a retry policy; without one it is ready at once.
-    (_State.LEASED, _Event.NACK): _State.DELAYED,
-    (_State.LEASED, _Event.DEADLINE): _State.DELAYED,
-    (_State.LEASED, _Event.RELEASE): _State.READY,
+    (State.LEASED, Event.NACK): State.DELAYED,
+    (State.LEASED, Event.DEADLINE): State.DELAYED,
+    (State.LEASED, Event.RELEASE): State.READY,
     # Without exactly-once it is ready at once.
-    (_State.LEASED, _Event.RESET): _State.COLLATERAL,
-    (_State.DELAYED, _Event.REST_OVER): _State.READY,
-    (_State.COLLATERAL, _Event.REST_OVER): _State.READY,
+    (State.LEASED, Event.RESET): State.COLLATERAL,
+    (State.DELAYED, Event.REST_OVER): State.READY,
+    (State.COLLATERAL, Event.REST_OVER): State.READY,
     # Whoever still works on it has let go.
-    (_State.COLLATERAL, _Event.NACK): _State.READY,
-    (_State.READY, _Event.FORWARD): _State.FORWARDED,
-    (_State.ACKED, _Event.RESTORE): _State.READY,
-    (_State.PURGED, _Event.RESTORE): _State.READY,
+    (State.COLLATERAL, Event.NACK): State.READY,
+    (State.READY, Event.FORWARD): State.FORWARDED,
+    (State.ACKED, Event.RESTORE): State.READY,
+    (State.PURGED, Event.RESTORE): State.READY,
 } | {
     (state, event): after
     for event, after in (
-        (_Event.LATE_ACK, _State.ACKED),
-        (_Event.PURGE, _State.PURGED),
-        (_Event.DROP, _State.DROPPED),
+        (Event.LATE_ACK, State.ACKED),
+        (Event.PURGE, State.PURGED),
+        (Event.DROP, State.DROPPED),
     )
-    for state in (_State.READY, _State.LEASED, _State.DELAYED, _State.COLLATERAL)
+    for state in (State.READY, State.LEASED, State.DELAYED, State.COLLATERAL)
 }
 
 # A failed delivery is what raises `delivery_attempt`; a released one was never seen by a client.

@@ -140,7 +140,7 @@ class Engine:
         self._probe_seconds = 0.0  # 0: storage works
         self._probe_at = 0.0
         self._failure: BaseException | None = None
-        self._reads: set[asyncio.Task[None]] = set()
+        self._reads: dict[asyncio.Task[None], None] = {}
         self.loop_task: asyncio.Task[None]
         self._stopping = False
 
@@ -470,11 +470,11 @@ class Engine:
     def _start_reads(self, broker: Broker) -> None:
         for read in broker.take_reads():
             task = asyncio.create_task(self._read(broker, read, broker.read_bytes()))
-            self._reads.add(task)
+            self._reads[task] = None
             task.add_done_callback(self._on_read)
 
     def _on_read(self, task: asyncio.Task[None]) -> None:
-        self._reads.discard(task)
+        del self._reads[task]
         if not task.cancelled() and task.exception() is not None:
             # A subscription that waits for ever for its messages is worse than a server that ends.
             self._failure = task.exception()

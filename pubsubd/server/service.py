@@ -69,12 +69,20 @@ class Pulled:
         """A Pull response says nothing about the subscription."""
 
 
+def _unique() -> str:
+    return str(uuid.uuid4())
+
+
 class Service:
-    def __init__(self, engine: Engine, policy: answer.Policy) -> None:
+    """`unique` makes a text that nobody else makes."""
+
+    def __init__(self, engine: Engine, policy: answer.Policy, unique: Callable[[], str] = _unique) -> None:
         self.streams = Streams(engine)
         self._engine = engine
         self._policy = policy
-        self._pulls: set[Pulled] = set()
+        self._unique = unique
+        # In the order of their arrival, so that one history is one history.
+        self._pulls: dict[Pulled, None] = {}
         self._calls: set[asyncio.Task[Any]] = set()
         self._stopping = False
 
@@ -181,7 +189,7 @@ class Service:
     async def _create_subscription(self, data: bytes, context: Context) -> bytes:
         request = parse(pb.Subscription, data)
         broker = await self._engine.broker()
-        shown = broker.create_subscription(request, str(uuid.uuid4()), self._engine.now_us())
+        shown = broker.create_subscription(request, self._unique(), self._engine.now_us())
         await self._engine.settled()
         return _serialised(shown)
 
@@ -201,7 +209,7 @@ class Service:
     async def _create_snapshot(self, data: bytes, context: Context) -> bytes:
         request = parse(pb.CreateSnapshotRequest, data)
         broker, answers = await self._ask(Broker.snapshot_questions, request)
-        snapshot = broker.create_snapshot(request, answers, str(uuid.uuid4()), self._engine.now_us())
+        snapshot = broker.create_snapshot(request, answers, self._unique(), self._engine.now_us())
         response = _serialised(snapshot)
         await self._engine.settled()
         return response
@@ -273,7 +281,7 @@ class Service:
         caller = broker.caller(client_name(context), now_us)
         consumer = pulled.consumer = broker.open_pull(request, caller, now_us, pulled)
         self._engine.poke()
-        self._pulls.add(pulled)
+        self._pulls[pulled] = None
         try:
             wait_seconds = _patience(context)
             if request.return_immediately:
@@ -286,7 +294,7 @@ class Service:
                 # Granted, and being committed: what it takes now has a lease.
                 await asyncio.wait([pulled.outcome])
         finally:
-            self._pulls.discard(pulled)
+            del self._pulls[pulled]
             self._engine.stop_assigning(consumer)
             if pulled.outcome.done() and not pulled.outcome.cancelled():
                 pulled.outcome.exception()  # a caller that has gone does not ask for it

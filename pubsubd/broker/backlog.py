@@ -30,7 +30,7 @@ from pubsubd.broker.entry import Entry
 from pubsubd.broker.keys import Key, Keys
 from pubsubd.broker.questions import Question, Read, ReadMessages, ReadRange, ReadTimes
 from pubsubd.broker.waiting import Waiting
-from pubsubd.eod.lease import Lease
+from pubsubd.eod.lease import Holder, Lease
 from pubsubd.model import limits
 
 if TYPE_CHECKING:
@@ -772,13 +772,12 @@ class Backlog:
             key.leased = sorted([lease.message_id for lease in leases])
             # Earlier messages are above the cursor, or it has passed them and they wait.
             key.sealed = key.leased[-1] > min([self.cursor, *queued.get(okey, ())])
-            for lease in leases:
-                if isinstance(lease.holder, Consumer):
-                    key.owner, key.owner_name = lease.holder, lease.holder.name
-        for okey in {**queued, **collateral}:
+        for okey in {**outstanding, **queued, **collateral}:
             key, old = keys.open(okey), before.get(okey)
-            if key.owner is None and old is not None:
+            if old is not None:
                 key.owner, key.owner_name = old.owner, old.owner_name
+        for okey in {**queued, **collateral}:
+            key = keys.open(okey)
             for waiting in collateral.get(okey, ()):
                 keys.collateral(key, waiting, now_us)
             if okey in queued:
@@ -791,11 +790,16 @@ class Backlog:
         assert self.keys is not None
         self.keys.closed(consumer, self.now_us)
 
-    def arrange_as(self, old: Backlog) -> None:
-        """Keys belong to those who had them in `old`, the same backlog before a commit failed."""
+    def arrange_as(self, old: Backlog, had: Mapping[int, Holder | None]) -> None:
+        """Keys belong to those who had them in `old`, the same backlog before a commit failed.
+
+        By then some may have gone over to others; `had` tells whose those were.
+        """
         parked = self.parked_messages()
         if old.keys is not None:
             self.keys = old.keys
+            for okey, holder in had.items():
+                self.keys.open(okey).had_by(holder if isinstance(holder, Consumer) else None)
         self.arrange(parked, self.now_us)
 
     def check_invariants(self) -> None:

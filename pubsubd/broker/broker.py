@@ -158,13 +158,14 @@ class Broker:
                 by_id[sub_id].restore_endings(rows)
         return broker
 
-    def adopt(self, old: Broker, failed: Iterable[Effects]) -> None:
+    def adopt(self, old: Broker, failed: Sequence[Effects]) -> None:
         """Take over the open streams of `old`, which this broker replaces because `failed` did not commit."""
         mine = {subscription.sub_id: subscription for subscription in self._subscriptions.values()}
         for before in old._subscriptions.values():
             now = mine.get(before.sub_id)
             if now is not None:
-                now.adopt(before)
+                let_go = [lease for effects in failed for lease in effects.let_go.get(now.sub_id, ())]
+                now.adopt(before, let_go)
                 self._touch(now, self._now_us)
             else:
                 # Its creation was never confirmed, so no client has a right to a stream on it.

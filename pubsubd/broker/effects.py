@@ -76,6 +76,7 @@ class Effects:
         self.opened: list[Consumer] = []
         self.ended: list[tuple[Consumer, int]] = []
         self.changed: list[Consumer] = []  # streams that should learn of new subscription properties
+        self.let_go: dict[int, list[Lease]] = {}  # by sub_id, with ordering: leases that ended
 
     def must_commit(self) -> bool:
         return bool(

@@ -61,6 +61,10 @@ class Key:
         self.place: dict[Key, None] | None = None
         self.wake_us = 0  # a call back is asked for
 
+    def had_by(self, consumer: Consumer | None) -> None:
+        self.owner = consumer
+        self.owner_name = "" if consumer is None or consumer.once else consumer.name
+
 
 class Keys:
     """`leases` and `waiting` belong to the subscription; `wake` asks for a call of `woken` at a time."""
@@ -149,8 +153,7 @@ class Keys:
         key.leased.append(message_id)
         self.going.add(message_id)
         if key.owner is not consumer:
-            key.owner = consumer
-            key.owner_name = "" if consumer.once else consumer.name
+            key.had_by(consumer)
 
     def put_last(self, key: Key, message_id: int, now_us: int) -> None:
         """The cursor met `message_id` while its key was held, or it waits anyway."""

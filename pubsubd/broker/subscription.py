@@ -357,7 +357,7 @@ class Subscription:
         return Judged(lease.ack_id, token, Standing.UNORDERED, verdict)
 
     def _ack(self, leases: list[Lease], call_id: int, now_us: int) -> None:
-        self.leases.end(leases)
+        self._let_go(leases)
         if self.backlog.keys is not None:
             self.backlog.keys.ended(leases, now_us)
         has_sought = bool(self._epochs)
@@ -393,7 +393,7 @@ class Subscription:
         message_id, generation = token.message_id, token.generation
         lease = self.leases.by_message.get(message_id)
         if lease is not None:
-            self.leases.end([lease])
+            self._let_go([lease])
             if self.backlog.keys is not None:
                 self.backlog.keys.ended([lease], now_us)
         elif not self.backlog.finish_waiting(message_id, now_us):
@@ -404,6 +404,12 @@ class Subscription:
             self._remember(message_id, generation, Ending.ACKED, now_us)
         self._finish([message_id])
         return True
+
+    def _let_go(self, leases: list[Lease]) -> None:
+        self.leases.end(leases)
+        if self.backlog.keys is not None:
+            # If this does not become durable, their keys belong to those who had them.
+            self._ledger.now.let_go.setdefault(self.sub_id, []).extend(leases)
 
     def _finish(self, message_ids: list[int]) -> None:
         self._ledger.record(oplog.finished(oplog.Finished(self.sub_id, message_ids)))
@@ -557,12 +563,12 @@ class Subscription:
         """`leases` end, and with them those of later messages of their ordering keys."""
         keys, once = self.backlog.keys, self.exactly_once
         behind = keys.failed([lease for lease in leases if lease.okey]) if keys is not None else []
-        self.leases.end(leases)
+        self._let_go(leases)
         message_ids = [lease.message_id for lease in leases]
         self._ledger.record(oplog.returned(oplog.Returned(self.sub_id, counts, message_ids)))
         if behind:
             self._journal_void(_RESET, behind, now_us)
-            self.leases.end(behind)
+            self._let_go(behind)
             for lease in behind:
                 # With exactly-once no message is delivered again before the deadline that its client knows.
                 ended[lease.message_id] = Waiting(
@@ -808,7 +814,7 @@ class Subscription:
         backlog = self.backlog
         parked = [one for one in backlog.parked_messages() if one[0] not in purged and one[0] <= cursor]
         leases = [lease for lease in self.leases if lease.message_id in purged]
-        self.leases.end(leases)
+        self._let_go(leases)
         ended = [(lease.message_id, lease.generation) for lease in leases]
         for message_id in purged:
             waiting = backlog.waiting.pop(message_id, None)
@@ -976,7 +982,7 @@ class Subscription:
         leases = list(self.leases)
         if leases:
             self._journal_void(_RESET, leases, now_us)
-            self.leases.end(leases)
+            self._let_go(leases)
         backlog = self.backlog
         backlog.cursor = max(self.topic.last_id, backlog.cursor)
         backlog.waiting.clear()
@@ -1109,8 +1115,10 @@ class Subscription:
         for leases in together.values():
             self.leases.grant(leases)
 
-    def adopt(self, old: Subscription) -> None:
+    def adopt(self, old: Subscription, let_go: Iterable[Lease]) -> None:
         """Take over the open streams of `old`, the same subscription before a commit failed.
+
+        `let_go` are the leases that ended with the commit, or later; some of them are running again.
 
         A lease counts against its stream as before. One whose ack or nack failed with the commit does not:
         its client was done with it, and a failed ack does not take up room again.
@@ -1130,7 +1138,9 @@ class Subscription:
         self.active_us = max(self.active_us, old.active_us)
         if self.backlog.keys is not None:
             # Keys go on with the streams that had them.
-            self.backlog.arrange_as(old.backlog)
+            mine = self.leases.by_ack_id
+            had = {lease.okey: lease.holder for lease in let_go if lease.okey and lease.ack_id in mine}
+            self.backlog.arrange_as(old.backlog, had)
 
     def check_invariants(self) -> None:
         self.leases.check_invariants()

@@ -1420,10 +1420,8 @@ def test_a_seeded_history_keeps_the_promises(seed: int) -> None:
 
 
 OPEN = {
-    1016: "kept_from_us is a time: what was published just before the subscription, in that time, looks kept",
     1019: "a snapshot brings back what is past its retention: is an old id of it still good?",
-    1031: "after a failed commit the owner of a key is forgotten whose ack was part of it",
-    1092: "by its symptom as 1016",
+    1092: "kept_from_us is a time: what was published before the subscription, in that time, looks kept",
 }
 
 

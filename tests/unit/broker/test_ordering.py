@@ -228,6 +228,24 @@ def test_a_key_goes_on_with_its_stream_after_a_commit_that_failed(both: World) -
     assert (one.shell.message_ids, other.shell.message_ids) == ([1, 2, 3], [])
 
 
+def test_a_key_that_went_over_to_a_stream_goes_back_when_the_commit_fails(both: World) -> None:
+    one = both.open_stream()
+    publish(both)
+    both.settle()
+    other = both.open_stream()
+    publish(both)
+    both.settle()
+    assert both.acknowledge(one.shell.ack_ids) == []
+    both.begin()
+    assert [delivery.consumer for delivery in both.flying.deliveries] == [other]
+    both.fail()
+    serve(both, other)
+    assert other.shell.message_ids == [], "the first is outstanding again, and not here"
+
+    serve(both, one)
+    assert one.shell.message_ids == [1, 2]
+
+
 # -- Pull --------------------------------------------------------------------------------------------------
 
 

@@ -156,6 +156,7 @@ Examples:
   pubsubd --host-port=0.0.0.0:{PORT_DEFAULT}   for other machines and containers
   pubsubd --data-dir ./state --durability power
   PUBSUBD_PORT=9000 pubsubd          every option has a variable, see below
+  pubsubd conform localhost:{PORT_DEFAULT}     hold any Pub/Sub endpoint against the exactly-once checklist
 
 An option on the command line wins over its environment variable. Ctrl-C or SIGTERM stops the server in
 order: it closes streams so that clients reconnect, commits, and says what it left.
@@ -283,6 +284,16 @@ In each of them a bad id never undoes a good one. The server never chooses by cl
 def serve(ctx: click.Context, /, **_: Any) -> None:
     """Help and parameters are above; what they mean together is in `settings_of`."""
     _serve(settings_of(ctx))
+
+
+@cli.command(add_help_option=False, context_settings={"ignore_unknown_options": True})
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def conform(arguments: tuple[str, ...]) -> int:
+    """Its options are in a module of its own: whoever serves pays nothing for it."""
+    from pubsubd.conform.command import conform as command
+
+    status = command.main(list(arguments), prog_name="pubsubd conform", standalone_mode=False)
+    return status if isinstance(status, int) else 0
 
 
 # --- from parameters to settings --------------------------------------------------------------------------

@@ -19,7 +19,7 @@ def seconds(number: int) -> pb.Duration:
 
 async def clear(sub: Sub, path: str) -> None:
     """An update whose mask names a field that the body does not hold."""
-    await sub.world.client.UpdateSubscription(
+    await sub.lab.client.UpdateSubscription(
         subscription=pb.Subscription(name=sub.name), update_mask=pb.FieldMask(paths=[path])
     )
 

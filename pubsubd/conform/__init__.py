@@ -1,0 +1,1 @@
+"""The conformance suite: what an endpoint promises its clients, seen from outside over raw gRPC."""

@@ -1,0 +1,180 @@
+"""Runs cases: side by side where they only wait, one by one where they are loads; and says what each came to."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+import grpc
+from grpc import StatusCode
+
+from pubsubd.conform.calls import Refusal, method_of
+from pubsubd.conform.case import Case, Differs, Failed, Hook, NotRun
+from pubsubd.conform.lab import Lab, Setting
+from pubsubd.conform.served import StartError
+
+# More at once would wait for the processor instead of the clock.
+JOBS = 48
+
+# What a client is answered when nothing was judged: by the network, by a quota, or by a call nobody serves.
+NOT_JUDGED = frozenset(
+    {
+        StatusCode.UNAVAILABLE,
+        StatusCode.UNIMPLEMENTED,
+        StatusCode.DEADLINE_EXCEEDED,
+        StatusCode.CANCELLED,
+        StatusCode.UNAUTHENTICATED,
+        StatusCode.PERMISSION_DENIED,
+        StatusCode.RESOURCE_EXHAUSTED,
+    }
+)
+
+# What the promises are about. Other calls prepare a case; when they are refused, it was never put to the test.
+DATA_CALLS = frozenset({"Acknowledge", "ModifyAckDeadline", "Pull", "Publish"})
+
+
+class Outcome(StrEnum):
+    PASS = "pass"
+    FAIL = "fail"
+    ERROR = "error"
+    NOT_RUN = "not run"
+    DIFFERS = "differs"
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one case came to."""
+
+    case: Case
+    outcome: Outcome
+    seen: str
+    seconds: float = 0.0
+    form: str = "as written"
+
+
+class Watcher(Protocol):
+    """Whoever wants to know how far a run is."""
+
+    def started(self, case: Case) -> None: ...
+
+    def finished(self, result: Result) -> None: ...
+
+
+def missing_hooks(case: Case, setting: Setting) -> str:
+    """Why the case cannot be run with this setting; empty when it can."""
+    command = setting.start_command
+    if not case.needs:
+        return ""
+    if command is None:
+        return f"It needs {' and '.join(case.needs)}, which --start-cmd makes."
+    missing = [hook for hook in case.needs if hook not in command.hooks]
+    if not missing:
+        return ""
+    words = {Hook.RESTART: "{datadir}", Hook.FAULTS: "{admin_port}"}
+    lacking = " and ".join(words[hook] for hook in missing)
+    return f"It needs {' and '.join(missing)}, and the start command has no {lacking}."
+
+
+def judge(error: BaseException) -> tuple[Outcome, str]:
+    """What a case came to that ended with this exception."""
+    match error:
+        case Failed():
+            return Outcome.FAIL, str(error) or "The promise is broken; the case does not say how."
+        case Differs():
+            return Outcome.DIFFERS, str(error)
+        case NotRun():
+            return Outcome.NOT_RUN, str(error)
+        case StartError():
+            return Outcome.ERROR, str(error)
+        case grpc.RpcError():
+            return _judge_call(error)
+        case ExceptionGroup():
+            # A broken promise says more than what broke in its wake.
+            return min((judge(each) for each in error.exceptions), key=lambda seen: seen[0] != Outcome.FAIL)
+    where = traceback.extract_tb(error.__traceback__)
+    place = f" ({where[-1].name}, line {where[-1].lineno})" if where else ""
+    text = " ".join(str(error).split())
+    return Outcome.ERROR, f"The case itself broke: {type(error).__name__}: {text}{place}."
+
+
+def _judge_call(error: grpc.RpcError) -> tuple[Outcome, str]:
+    method = method_of(error)
+    try:
+        refusal = Refusal.of(error)
+    except Failed as failed:
+        return Outcome.FAIL, str(failed)
+    judged = method in DATA_CALLS and refusal.code not in NOT_JUDGED
+    return Outcome.FAIL if judged else Outcome.ERROR, f"{method or 'A call'} was refused with {refusal}."
+
+
+class Runner:
+    """One run of some cases against one endpoint."""
+
+    def __init__(self, setting: Setting, cases: Sequence[Case], watcher: Watcher, jobs: int = JOBS) -> None:
+        self._setting = setting
+        self._cases = cases
+        self._watcher = watcher
+        self._places = asyncio.Semaphore(jobs)
+        self.results: list[Result] = []
+        self.left_behind: list[str] = []
+
+    async def run(self) -> list[Result]:
+        """Runs all; returns the results in the order of the cases."""
+        able = []
+        for case in self._cases:
+            if missing := missing_hooks(case, self._setting):
+                self._finish(Result(case, Outcome.NOT_RUN, missing, 0.0, case.form(self._setting.full)))
+            else:
+                able.append(case)
+        able.sort(key=lambda case: -case.seconds)
+        async with asyncio.TaskGroup() as group:
+            for case in able:
+                if not case.alone:
+                    group.create_task(self._run_in_place(case))
+        for case in able:
+            if case.alone:
+                await self._run(case)
+        order = {case.id: number for number, case in enumerate(self._cases)}
+        self.results.sort(key=lambda result: order[result.case.id])
+        return self.results
+
+    async def _run_in_place(self, case: Case) -> None:
+        async with self._places:
+            await self._run(case)
+
+    async def _run(self, case: Case) -> None:
+        self._watcher.started(case)
+        start = time.monotonic()
+        outcome, seen = await self._outcome_of(case)
+        form = case.form(self._setting.full)
+        self._finish(Result(case, outcome, seen, round(time.monotonic() - start, 3), form))
+
+    async def _outcome_of(self, case: Case) -> tuple[Outcome, str]:
+        task = asyncio.current_task()
+        assert task is not None
+        lab = Lab(self._setting)
+        try:
+            async with lab, asyncio.timeout(case.seconds_max):
+                try:
+                    return Outcome.PASS, await case.body(lab)
+                finally:
+                    # Also when the run is being ended: what was made must not stay on a real project.
+                    self.left_behind += await lab.clean_up()
+        except TimeoutError:
+            return Outcome.FAIL, f"It had not come to its end after {case.seconds_max:.0f} s."
+        except asyncio.CancelledError:
+            # A call that the case itself cancelled may end the case the same way.
+            if task.cancelling():
+                raise
+            return Outcome.ERROR, "The case itself broke: it was cancelled from within."
+        except Exception as error:
+            return judge(error)
+
+    def _finish(self, result: Result) -> None:
+        self.results.append(result)
+        self._watcher.finished(result)

@@ -62,7 +62,7 @@ async def _read(directory: Path) -> Stored:
         topics={row.name: row.topic_id for row in saved.topics if not row.deleted},
         snapshots={row.name: row.topic_id for row in saved.snapshots},
         subscriptions={
-            one.sub_id: _state(one, ids_of_topic.get(one.topic.topic_id, []), entries, messages)
+            one.sub_id: subscription_state(one, ids_of_topic.get(one.topic.topic_id, []), entries, messages)
             for one in broker.subscriptions()
         },
         messages=messages,
@@ -97,7 +97,7 @@ def _entries(path: Path) -> tuple[dict[int, list[int]], dict[int, Entry]]:
     return ids_of_topic, entries
 
 
-def _state(
+def subscription_state(
     subscription: Subscription,
     ids_of_topic: list[int],
     entries: dict[int, Entry],

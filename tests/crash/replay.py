@@ -248,10 +248,14 @@ class Replayer:
     """Feed it rows in order; `problems` are the events that break a rule.
 
     `matches` says whether a message, named by its payload_hash, passes a filter; the journal does not hold
-    attributes.
+    attributes. `applied` is told of every event, once it has taken effect here.
     """
 
-    def __init__(self, matches: Callable[[str, int], bool] = lambda filter, payload_hash: True) -> None:
+    def __init__(
+        self,
+        matches: Callable[[str, int], bool] = lambda filter, payload_hash: True,
+        applied: Callable[[Record, Mapping[str, Any]], None] | None = None,
+    ) -> None:
         self.problems: list[str] = []
         self.last_seq = 0
         self.now_us = 0
@@ -273,6 +277,7 @@ class Replayer:
         self.all_streams: set[int] = set()  # whether open or not
         self.clients: dict[int, str] = {0: ""}
         self._matches = matches
+        self._applied = applied
         self._keeping: dict[int, Keeping] = {}  # by topic
         self._last_message_id = 0
         self._order = KeyOrder(self)
@@ -309,6 +314,11 @@ class Replayer:
         if record.client_id not in self.clients and record.kind != STREAM:
             self.problem(record, f"client {record.client_id} was never introduced")
         told = json.loads(detail) if detail else {}
+        self._take(record, told)
+        if self._applied is not None:
+            self._applied(record, told)
+
+    def _take(self, record: Record, told: Any) -> None:
         if record.kind in _OF_SERVER:
             _OF_SERVER[record.kind](self, record, told)
             return

@@ -124,6 +124,16 @@ class ServeByDefault(click.Group):
             args = ["serve", *args]
         return super().parse_args(ctx, args)
 
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name == "conform":
+            # With gRPC and all its cases, for which nobody else should wait. gRPC's own words are not wanted
+            # there either: a case that kills its server would make it print stacks of errors.
+            os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+            from pubsubd.conform.command import conform
+
+            return conform
+        return super().get_command(ctx, cmd_name)
+
 
 def _option(
     name: str, *, heading: str, parse: Callable[[str], Any] | None = None, **kwargs: Any
@@ -284,16 +294,6 @@ In each of them a bad id never undoes a good one. The server never chooses by cl
 def serve(ctx: click.Context, /, **_: Any) -> None:
     """Help and parameters are above; what they mean together is in `settings_of`."""
     _serve(settings_of(ctx))
-
-
-@cli.command(add_help_option=False, context_settings={"ignore_unknown_options": True})
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def conform(arguments: tuple[str, ...]) -> int:
-    """Its options are in a module of its own: whoever serves pays nothing for it."""
-    from pubsubd.conform.command import conform as command
-
-    status = command.main(list(arguments), prog_name="pubsubd conform", standalone_mode=False)
-    return status if isinstance(status, int) else 0
 
 
 # --- from parameters to settings --------------------------------------------------------------------------

@@ -112,8 +112,8 @@ class Refusal:
     def of(cls, error: grpc.RpcError) -> Refusal:
         # A trailer whose code or message differs from the call's makes the Python library report success
         # and the Java library hang, so it is looked at wherever a refusal is read.
-        trailers = {key: value for key, value in error.trailing_metadata() or ()}
-        packed = trailers.get("grpc-status-details-bin")
+        metadata: Any = error.trailing_metadata() or ()
+        packed = {key: value for key, value in metadata}.get("grpc-status-details-bin")
         status = None if packed is None else status_pb2.Status.FromString(packed)
         refusal = cls(error.code(), error.details() or "", status)
         if status is not None:
@@ -243,7 +243,7 @@ def _check_nothing_permanent(refusal: Refusal) -> None:
 
 def _check_tunnel(refusal: Refusal) -> None:
     """The results of single ack ids travel in the first detail, which is the only ErrorInfo."""
-    details = refusal.status.details if refusal.status is not None else ()
+    details: Sequence[Any] = refusal.status.details if refusal.status is not None else ()
     infos = refusal.error_infos
     check(infos, f"The refusal, {refusal}, has no ErrorInfo, so no ack id has a result.")
     check(details[0].Is(error_details_pb2.ErrorInfo.DESCRIPTOR), "The first detail is not the ErrorInfo.")

@@ -42,6 +42,10 @@ class NotRun(Exception):
     """What the case needs cannot be had here, so it says nothing about the endpoint."""
 
 
+class Erred(Exception):
+    """Nothing is known about the promise; the text says what came between."""
+
+
 class Hook(StrEnum):
     """What a case does to a server beyond calling it; the value is how a report names it."""
 

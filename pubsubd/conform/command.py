@@ -1,74 +1,293 @@
-"""`pubsubd conform`: options in, a run of the suite, a report and an exit code out."""
+"""`pubsubd conform`: options in; a run of the suite, its report and an exit code out."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
 
 import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
-from pubsubd.conform import cases
-from pubsubd.conform.case import REGISTRY, Case
-from pubsubd.conform.endpoint import Endpoint
+from pubsubd.conform import cases, report
+from pubsubd.conform.case import GROUPS, REGISTRY, Case
+from pubsubd.conform.endpoint import REAL_SERVICE, Endpoint, EndpointError, endpoint_of
 from pubsubd.conform.lab import Setting
-from pubsubd.conform.runner import JOBS, Outcome, Result, Runner
+from pubsubd.conform.progress import progress_on
+from pubsubd.conform.report import Report, ReportError
+from pubsubd.conform.runner import JOBS, Runner
 from pubsubd.conform.served import Served, StartCommand, StartError
 
-assert cases  # imported for the cases that it registers
+__all__ = ["cases", "conform", "select"]  # the import of `cases` registers them
+
+PROJECT = "conformance"
+ANSWER_SECONDS_MAX = 10.0
+
+# For output that goes into a file: no terminal tells how wide it should be.
+FILE_WIDTH = 110
+
+HELP = """
+Hold a Pub/Sub endpoint against the exactly-once checklist, case by case.
+
+Each case is a promise that client libraries rely on, put to the test over raw gRPC. It makes topics and
+subscriptions of its own, and removes them.
+
+\b
+Examples:
+  pubsubd conform localhost:8085
+  pubsubd conform localhost:8085 --only CE,CT-09 -v
+  pubsubd conform --start-cmd "pubsubd --port {port} --data-dir {datadir} --admin {admin_port}"
+  pubsubd conform pubsub.googleapis.com --project my-project --full --json result.json
+  pubsubd conform --card ours.json emulator.json
+
+\b
+Outcomes:
+  pass      what was promised was seen
+  fail      something else was seen
+  error     nothing is known about the promise: a lost connection, a call that is not served
+  differs   the contract leaves a choice open, and this endpoint takes another one than pubsubd
+  not run   the case needs a hook, such as a restart, that is not given
+"""
+
+EPILOG = """
+The exit code is 0 if nothing failed or erred, 1 if something did or nobody answered, 2 for wrong usage.
+
+--start-cmd is a command line (quotes work, no shell is run) that starts a server on {port}. It is run anew
+for each case that kills or stops its server. {datadir} is an empty directory: with it the command is taken to
+keep its data over a kill. {admin_port} is for pubsubd itself, whose admin service injects faults.
+"""
 
 
-class Lines:
-    def started(self, case: Case) -> None: ...
-
-    def finished(self, result: Result) -> None:
-        click.echo(f"{result.case.id} {result.outcome.value}: {result.seen} ({result.seconds:.1f} s)")
+def ids_of(text: str) -> list[str]:
+    return [word.strip().upper() for word in text.split(",") if word.strip()]
 
 
-def select(only: str) -> list[Case]:
-    """The cases of `CE`, `CE-05`, or a list of such words with commas; all for an empty text."""
-    words = [word.strip().upper() for word in only.split(",") if word.strip()]
-    known = sorted(REGISTRY.values(), key=lambda case: case.id)
+def select(only: str, registry: dict[str, Case] | None = None) -> list[Case]:
+    """The cases of `CE`, `CE-05`, or a list of such words with commas; all for an empty text.
+
+    Raises:
+        click.BadParameter: a word names neither a group nor a case.
+    """
+    order = list(GROUPS)
+    known = sorted(
+        (REGISTRY if registry is None else registry).values(),
+        key=lambda case: (order.index(case.group), case.id),
+    )
+    words = ids_of(only)
     for word in words:
-        if word not in REGISTRY and word not in {case.group for case in known}:
-            raise click.BadParameter(f"{word!r} is neither a group nor a case.")
+        if word not in {case.id for case in known} | set(order):
+            raise click.BadParameter(f"{word!r} is neither a group ({', '.join(order)}) nor a case.")
     return [case for case in known if not words or case.id in words or case.group in words]
 
 
-@click.command()
-@click.argument("endpoint", required=False, metavar="[HOST:PORT]")
-@click.option("--only", default="", metavar="IDS")
-@click.option("--full", is_flag=True)
-@click.option("--start-cmd", metavar="COMMAND")
-@click.option("--project", default="conformance", metavar="PROJECT")
-@click.option("--jobs", type=click.IntRange(1), default=JOBS)
+@dataclass(frozen=True)
+class Options:
+    """What a run was asked for."""
+
+    endpoint: Endpoint | None  # None: a server of the start command
+    start_command: StartCommand | None
+    cases: Sequence[Case]
+    full: bool = False
+    project: str = PROJECT
+    jobs: int = JOBS
+    name: str = ""
+
+
+@click.command(
+    help=HELP,
+    epilog=EPILOG,
+    context_settings={"max_content_width": 110, "help_option_names": ["-h", "--help"]},
+)
+@click.argument("arguments", nargs=-1, metavar="[HOST:PORT]")
+@click.option("--only", default="", metavar="IDS", help="Groups and cases, as in CE,CT-09.")
+@click.option("--full", is_flag=True, help="Run the long cases as they are written; takes most of an hour.")
+@click.option(
+    "--start-cmd",
+    metavar="COMMAND",
+    help="Starts a server that cases may kill. Without HOST:PORT it makes the one for all other cases too.",
+)
+@click.option(
+    "--project",
+    metavar="PROJECT",
+    help=f"Project in which everything is made.  [default: {PROJECT}; required for the real service]",
+)
+@click.option(
+    "--jobs",
+    type=click.IntRange(1),
+    default=JOBS,
+    show_default=True,
+    metavar="N",
+    help="Cases at once; those that load the server run one by one all the same.",
+)
+@click.option("--tls/--no-tls", default=None, help="Connect with TLS.  [default: for *.googleapis.com]")
+@click.option(
+    "--ca-cert",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="PEM file of the authorities to trust; implies --tls.",
+)
+@click.option(
+    "--adc/--no-adc",
+    default=None,
+    help="Send application default credentials; implies --tls.  [default: for *.googleapis.com]",
+)
+@click.option("--list", "only_list", is_flag=True, help="Print the cases and their promises; run nothing.")
+@click.option("-v", "--verbose", is_flag=True, help="Print what was promised and seen for every case.")
+@click.option("--json", "json_file", type=click.Path(path_type=Path), metavar="FILE", help="Write JSON.")
+@click.option(
+    "--junit", "junit_file", type=click.Path(path_type=Path), metavar="FILE", help="Write JUnit XML."
+)
+@click.option(
+    "--markdown",
+    "markdown_file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write the score card in Markdown.",
+)
+@click.option("--name", default="", metavar="TEXT", help="What the endpoint is called in reports.")
+@click.option(
+    "--card",
+    "is_card",
+    is_flag=True,
+    help="Run nothing: make one score card of the JSON files given as arguments.",
+)
 def conform(
-    endpoint: str | None, only: str, full: bool, start_cmd: str | None, project: str, jobs: int
+    arguments: tuple[str, ...],
+    only: str,
+    full: bool,
+    start_cmd: str | None,
+    project: str | None,
+    jobs: int,
+    tls: bool | None,
+    ca_cert: Path | None,
+    adc: bool | None,
+    only_list: bool,
+    verbose: bool,
+    json_file: Path | None,
+    junit_file: Path | None,
+    markdown_file: Path | None,
+    name: str,
+    is_card: bool,
 ) -> int:
-    """Hold an endpoint against the exactly-once checklist."""
-    command = None if start_cmd is None else StartCommand(start_cmd)
-    if endpoint is None and command is None:
-        raise click.UsageError("give HOST:PORT or --start-cmd.")
+    out = _console()
+    if is_card:
+        return _card(arguments, markdown_file)
     chosen = select(only)
-
-    async def run() -> list[Result]:
-        served = None
-        try:
-            if endpoint is None:
-                assert command is not None
-                served = Served(command)
-                await served.start()
-            where = Endpoint(endpoint) if served is None else served.endpoint
-            setting = Setting(where, project, full, command)
-            return await Runner(setting, chosen, Lines(), jobs).run()
-        finally:
-            if served is not None:
-                served.remove()
-
+    if only_list:
+        _list(chosen, out, full)
+        return 0
+    if len(arguments) > 1:
+        raise click.UsageError(f"one endpoint at a time; {arguments[1]!r} is a second one.")
+    for path in (json_file, junit_file, markdown_file):
+        # Said before the run, not after minutes of it.
+        if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
+            raise click.UsageError(f"{path} cannot be written: no such directory.")
     try:
-        results = asyncio.run(run())
-    except StartError as error:
-        raise click.ClickException(str(error)) from error
-    return int(any(result.outcome in (Outcome.FAIL, Outcome.ERROR) for result in results))
+        command = None if start_cmd is None else StartCommand(start_cmd)
+        endpoint = endpoint_of(arguments[0], tls=tls, ca_cert=ca_cert, adc=adc) if arguments else None
+    except (ValueError, EndpointError) as error:
+        raise click.UsageError(f"{error}.") from error
+    if endpoint is None and command is None:
+        raise click.UsageError("give HOST:PORT, or --start-cmd.")
+    if project is None and endpoint is not None and REAL_SERVICE in endpoint.address:
+        raise click.UsageError("the real service needs --project: what is made there may cost money.")
+    options = Options(endpoint, command, chosen, full, project or PROJECT, jobs, name)
+    try:
+        done = asyncio.run(_run(options, Console(stderr=True, highlight=False)))
+    except (StartError, EndpointError) as error:
+        raise click.ClickException(f"{error}".rstrip(".") + ".") from error
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        click.echo("\nStopped; what the cases had made is removed.", err=True)
+        return 130
+    report.show(done, out, all_lines=verbose)
+    _write(json_file, report.json_of(done))
+    _write(junit_file, report.junit_of(done))
+    _write(markdown_file, report.card([done]))
+    return int(bool(done.bad))
 
 
-Command = Callable[..., int]
+async def _run(options: Options, err: Console) -> Report:
+    """One run, from the first connection to the last deletion."""
+    task = asyncio.current_task()
+    assert task is not None
+    # Whoever ends us in order wants our servers and topics gone too. Ctrl-C does this by itself.
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    began, start = datetime.now(UTC), time.monotonic()
+    served = None
+    try:
+        if options.endpoint is None:
+            assert options.start_command is not None
+            what = options.start_command.text
+            served = Served(options.start_command)
+            await served.start()
+            endpoint = served.endpoint
+        else:
+            endpoint = options.endpoint
+            what = endpoint.address
+            await endpoint.answers(options.project, ANSWER_SECONDS_MAX)
+        setting = Setting(endpoint, options.project, options.full, options.start_command)
+        with progress_on(err, len(options.cases)) as progress:
+            runner = Runner(setting, options.cases, progress, options.jobs)
+            results = await runner.run()
+    finally:
+        if served is not None:
+            served.remove()
+    return Report.of(
+        results,
+        name=options.name,
+        endpoint=what,
+        began=began,
+        seconds=time.monotonic() - start,
+        full=options.full,
+        left_behind=runner.left_behind,
+    )
+
+
+def _console() -> Console:
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=FILE_WIDTH)
+
+
+def _write(path: Path | None, text: str) -> None:
+    try:
+        if path is not None:
+            path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise click.ClickException(f"{path} cannot be written: {error.strerror}.") from error
+
+
+def _card(files: Sequence[str], markdown_file: Path | None) -> int:
+    if not files:
+        raise click.UsageError("--card needs JSON files that --json wrote.")
+    try:
+        text = report.card([report.read_json(Path(file)) for file in files])
+    except ReportError as error:
+        raise click.UsageError(f"{error}.") from error
+    if markdown_file is None:
+        sys.stdout.write(text)
+    else:
+        _write(markdown_file, text)
+    return 0
+
+
+def _list(chosen: Sequence[Case], out: Console, full: bool) -> None:
+    table = Table.grid(padding=(0, 2))
+    for case in chosen:
+        notes = [
+            *([f"critical for {', '.join(case.libraries)}"] if case.critical else []),
+            *([f"needs {' and '.join(case.needs)}"] if case.needs else []),
+            *([f"short form: {case.short}"] if case.short and not full else []),
+        ]
+        promise = Text(case.promise)
+        if notes:
+            promise.append("\n" + "; ".join(notes), style="dim")
+        table.add_row(Text(case.id, style="bold"), promise)
+    out.print(table)
+    out.print(f"{len(chosen)} cases")

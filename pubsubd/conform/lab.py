@@ -10,13 +10,13 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import grpc
 from grpc import StatusCode
 
 from pubsubd.conform.calls import ADMIN, Client, Refusal, ack_ids_of
-from pubsubd.conform.case import Failed, NotRun, check
+from pubsubd.conform.case import Erred, Failed, NotRun, check
 from pubsubd.conform.endpoint import Endpoint
 from pubsubd.conform.served import Served, StartCommand
 from pubsubd.wire import admin_pb, pb
@@ -51,7 +51,7 @@ class Delivery:
 
     @property
     def key(self) -> str:
-        return self.message.ordering_key
+        return str(self.message.ordering_key)
 
 
 @dataclass
@@ -77,7 +77,7 @@ class Lab:
         self._open: list[grpc.aio.Channel] = []
         self._made: list[str] = []
 
-    async def __aenter__(self) -> Lab:
+    async def __aenter__(self) -> Self:
         self.connect()
         return self
 
@@ -140,20 +140,14 @@ class Lab:
         """Deletes what was made under names from `name`; returns the names that may still be there."""
         made, self._made = self._made, []
         left: list[str] = []
-        for kind in ("snapshot", "subscription", "topic"):
-            names = [name for name in made if f"/{kind}s/" in name]
-            done = await asyncio.gather(*[self._delete(kind, name) for name in names])
-            left += [name for name, gone in zip(names, done, strict=True) if not gone]
+        if made:
+            # A new connection: the case may have done anything to its own.
+            client = self.new_client()
+            for kind in ("snapshot", "subscription", "topic"):
+                names = [name for name in made if f"/{kind}s/" in name]
+                gone = await asyncio.gather(*[_delete(client, kind, name) for name in names])
+                left += [name for name, done in zip(names, gone, strict=True) if not done]
         return left
-
-    async def _delete(self, kind: str, name: str) -> bool:
-        # A connection of its own is not needed: whatever the case did to this one, it reconnects.
-        delete = getattr(self.client, f"Delete{kind.title()}")
-        try:
-            await delete(**{kind: name}, timeout=CLEAN_UP_SECONDS_MAX)
-        except grpc.RpcError as error:
-            return error.code() == StatusCode.NOT_FOUND
-        return True
 
     @asynccontextmanager
     async def own_server(self, environment: Mapping[str, str] | None = None) -> AsyncIterator[OwnLab]:
@@ -172,6 +166,15 @@ class Lab:
                 yield own
         finally:
             served.remove()
+
+
+async def _delete(client: Client, kind: str, name: str) -> bool:
+    delete = getattr(client, f"Delete{kind.title()}")
+    try:
+        await delete(**{kind: name}, timeout=CLEAN_UP_SECONDS_MAX)
+    except grpc.RpcError as error:
+        return error.code() == StatusCode.NOT_FOUND
+    return True
 
 
 class OwnLab(Lab):
@@ -504,6 +507,8 @@ class Stream:
             async with asyncio.timeout(within):
                 while not done():
                     if not may_end and self.status is not None:
+                        if self.status[0] == StatusCode.UNIMPLEMENTED:
+                            raise Erred(f"StreamingPull was refused with {said(self.status)}.")
                         raise Failed(f"{missing()} before it ended with {said(self.status)}.")
                     self._news.clear()
                     await self._news.wait()
@@ -550,7 +555,7 @@ def timestamp(us: int) -> Any:
 
 def us_of(moment: Any) -> int:
     """Microseconds since the epoch of a Timestamp."""
-    return moment.seconds * 1_000_000 + moment.nanos // 1000
+    return int(moment.seconds * 1_000_000 + moment.nanos // 1000)
 
 
 def from_now(seconds: float) -> Any:

@@ -1,4 +1,4 @@
-"""Runs cases: side by side where they only wait, one by one where they are loads; and says what each came to."""
+"""Runs cases, side by side where they only wait, one by one where they load; says what each came to."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ import grpc
 from grpc import StatusCode
 
 from pubsubd.conform.calls import Refusal, method_of
-from pubsubd.conform.case import Case, Differs, Failed, Hook, NotRun
+from pubsubd.conform.case import Case, Differs, Erred, Failed, Hook, NotRun
 from pubsubd.conform.lab import Lab, Setting
-from pubsubd.conform.served import StartError
 
 # More at once would wait for the processor instead of the clock.
 JOBS = 48
@@ -34,7 +33,8 @@ NOT_JUDGED = frozenset(
     }
 )
 
-# What the promises are about. Other calls prepare a case; when they are refused, it was never put to the test.
+# What the promises are about. Other calls prepare a case; when one of them is refused, the promise was never
+# put to the test.
 DATA_CALLS = frozenset({"Acknowledge", "ModifyAckDeadline", "Pull", "Publish"})
 
 
@@ -42,8 +42,12 @@ class Outcome(StrEnum):
     PASS = "pass"
     FAIL = "fail"
     ERROR = "error"
-    NOT_RUN = "not run"
     DIFFERS = "differs"
+    NOT_RUN = "not run"
+
+    @property
+    def is_bad(self) -> bool:
+        return self in (Outcome.FAIL, Outcome.ERROR)
 
 
 @dataclass(frozen=True)
@@ -76,30 +80,29 @@ def missing_hooks(case: Case, setting: Setting) -> str:
     if not missing:
         return ""
     words = {Hook.RESTART: "{datadir}", Hook.FAULTS: "{admin_port}"}
-    lacking = " and ".join(words[hook] for hook in missing)
+    lacking = " and no ".join(words[hook] for hook in missing)
     return f"It needs {' and '.join(missing)}, and the start command has no {lacking}."
 
 
 def judge(error: BaseException) -> tuple[Outcome, str]:
-    """What a case came to that ended with this exception."""
+    """What a case came to that ended with this exception, and the sentence that says so."""
     match error:
         case Failed():
-            return Outcome.FAIL, str(error) or "The promise is broken; the case does not say how."
+            return Outcome.FAIL, str(error)
         case Differs():
             return Outcome.DIFFERS, str(error)
         case NotRun():
             return Outcome.NOT_RUN, str(error)
-        case StartError():
+        case Erred():
             return Outcome.ERROR, str(error)
         case grpc.RpcError():
             return _judge_call(error)
         case ExceptionGroup():
             # A broken promise says more than what broke in its wake.
             return min((judge(each) for each in error.exceptions), key=lambda seen: seen[0] != Outcome.FAIL)
-    where = traceback.extract_tb(error.__traceback__)
-    place = f" ({where[-1].name}, line {where[-1].lineno})" if where else ""
-    text = " ".join(str(error).split())
-    return Outcome.ERROR, f"The case itself broke: {type(error).__name__}: {text}{place}."
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" in {frames[-1].name}, line {frames[-1].lineno}" if frames else ""
+    return Outcome.ERROR, f"The case itself broke{place}: {type(error).__name__}: {error}."
 
 
 def _judge_call(error: grpc.RpcError) -> tuple[Outcome, str]:
@@ -124,11 +127,14 @@ class Runner:
         self.left_behind: list[str] = []
 
     async def run(self) -> list[Result]:
-        """Runs all; returns the results in the order of the cases."""
+        """Runs all; returns the results in the order of the cases.
+
+        Cancelled, it removes what the cases made before it ends.
+        """
         able = []
         for case in self._cases:
             if missing := missing_hooks(case, self._setting):
-                self._finish(Result(case, Outcome.NOT_RUN, missing, 0.0, case.form(self._setting.full)))
+                self._finish(case, Outcome.NOT_RUN, missing, 0.0)
             else:
                 able.append(case)
         able.sort(key=lambda case: -case.seconds)
@@ -151,30 +157,32 @@ class Runner:
         self._watcher.started(case)
         start = time.monotonic()
         outcome, seen = await self._outcome_of(case)
-        form = case.form(self._setting.full)
-        self._finish(Result(case, outcome, seen, round(time.monotonic() - start, 3), form))
+        self._finish(case, outcome, seen, time.monotonic() - start)
 
     async def _outcome_of(self, case: Case) -> tuple[Outcome, str]:
         task = asyncio.current_task()
         assert task is not None
-        lab = Lab(self._setting)
+        limit = asyncio.timeout(case.seconds_max)
         try:
-            async with lab, asyncio.timeout(case.seconds_max):
+            async with Lab(self._setting) as lab:
                 try:
-                    return Outcome.PASS, await case.body(lab)
+                    async with limit:
+                        return Outcome.PASS, await case.body(lab)
                 finally:
                     # Also when the run is being ended: what was made must not stay on a real project.
                     self.left_behind += await lab.clean_up()
-        except TimeoutError:
-            return Outcome.FAIL, f"It had not come to its end after {case.seconds_max:.0f} s."
         except asyncio.CancelledError:
             # A call that the case itself cancelled may end the case the same way.
             if task.cancelling():
                 raise
             return Outcome.ERROR, "The case itself broke: it was cancelled from within."
         except Exception as error:
+            if isinstance(error, TimeoutError) and limit.expired():
+                return Outcome.ERROR, f"It had not come to its end after {case.seconds_max:g} s."
             return judge(error)
 
-    def _finish(self, result: Result) -> None:
+    def _finish(self, case: Case, outcome: Outcome, seen: str, seconds: float) -> None:
+        sentence = " ".join(seen.split())
+        result = Result(case, outcome, sentence, round(seconds, 3), case.form(self._setting.full))
         self.results.append(result)
         self._watcher.finished(result)

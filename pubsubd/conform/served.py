@@ -17,12 +17,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import grpc
-from grpc import StatusCode
-
-from pubsubd.conform.calls import Client
-from pubsubd.conform.case import Hook
-from pubsubd.conform.endpoint import Endpoint
+from pubsubd.conform.case import Erred, Hook
+from pubsubd.conform.endpoint import Endpoint, EndpointError
 
 START_SECONDS_MAX = 60.0
 STOP_SECONDS_MAX = 30.0
@@ -33,7 +29,7 @@ PORTS = range(20_000, 32_000)
 _ports = itertools.count(random.randrange(len(PORTS)))
 
 
-class StartError(Exception):
+class StartError(Erred):
     """The start command did not bring up a server; the text says what it did instead."""
 
 
@@ -146,31 +142,29 @@ class Served:
             raise
 
     async def _until_it_answers(self, process: subprocess.Popen[bytes]) -> None:
-        channel = self.endpoint.channel()
+        answer = asyncio.create_task(self.endpoint.answers("conformance", START_SECONDS_MAX))
         try:
-            client = Client(channel)
-            deadline = time.monotonic() + START_SECONDS_MAX
-            while process.poll() is None and time.monotonic() < deadline:
-                try:
-                    await client.GetTopic(topic="projects/conformance/topics/ready", timeout=2)
-                    return
-                except grpc.RpcError as error:
-                    if error.code() not in (StatusCode.UNAVAILABLE, StatusCode.DEADLINE_EXCEEDED):
-                        return
-                await asyncio.sleep(0.05)
+            while process.poll() is None and not answer.done():
+                await asyncio.wait([answer], timeout=0.05)
+            if answer.done():
+                return answer.result()
+            what = f"ended with {process.returncode}"
+        except EndpointError:
+            what = f"did not answer within {START_SECONDS_MAX:g} s"
         finally:
-            await channel.close()
-        ended = process.poll()
-        what = f"did not answer within {START_SECONDS_MAX:.0f} s" if ended is None else f"ended with {ended}"
+            answer.cancel()
+            await asyncio.wait([answer])
         raise StartError(f"The server of the start command {what}; it printed: {self.output or 'nothing'}")
 
     async def kill(self) -> None:
         """SIGKILL to all that the command started."""
-        await self._end(signal.SIGKILL)
+        self._signal(signal.SIGKILL)
+        await self.wait()
 
     async def stop(self) -> int:
         """SIGTERM, the stop in order; returns the exit code."""
-        return await self._end(signal.SIGTERM)
+        self._signal(signal.SIGTERM)
+        return await self.wait()
 
     async def wait(self, seconds: float = STOP_SECONDS_MAX) -> int:
         """Until the server has ended by itself; returns its exit code, -9 after SIGKILL."""
@@ -182,10 +176,6 @@ class Served:
             await asyncio.sleep(0.01)
         return code
 
-    async def _end(self, number: signal.Signals) -> int:
-        self._signal(number)
-        return await self.wait()
-
     def _signal(self, number: signal.Signals) -> None:
         # To the whole group, also when its first process has ended and others of it have not.
         if self._process is not None:
@@ -195,7 +185,7 @@ class Served:
                 self._process.poll()
 
     def remove(self) -> None:
-        """Ends what still runs and removes the directory. Does not wait for anything, so it can't fail to."""
+        """Ends what still runs and removes the directory. Awaits nothing, so no cancellation skips it."""
         self._signal(signal.SIGKILL)
         if self._process is not None:
             self._process.wait()

@@ -224,7 +224,7 @@ async def _run(options: Options, err: Console) -> Report:
     try:
         if options.endpoint is None:
             assert options.start_command is not None
-            what = options.start_command.text
+            what = "a server of --start-cmd"
             served = Served(options.start_command)
             await served.start()
             endpoint = served.endpoint

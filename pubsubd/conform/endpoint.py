@@ -7,6 +7,7 @@ import re
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import grpc
 from grpc import StatusCode
@@ -119,4 +120,5 @@ def _call_credentials() -> grpc.CallCredentials:
         credentials, _ = google.auth.default(scopes=SCOPES)
     except GoogleAuthError as error:
         raise EndpointError(f"no application default credentials: {error}") from error
-    return grpc.metadata_call_credentials(AuthMetadataPlugin(credentials, Request()))  # type: ignore[no-untyped-call]
+    plugin: Any = AuthMetadataPlugin
+    return grpc.metadata_call_credentials(plugin(credentials, Request()))

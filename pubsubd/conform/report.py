@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from junitparser import Error, Failure, JUnitXml, Skipped, TestCase, TestSuite
+from rich import box
 from rich.console import Console, Group
 from rich.padding import Padding
 from rich.table import Table
@@ -164,11 +165,11 @@ def _paragraph(line: Line) -> Group:
     # Text, not markup: what an endpoint says may hold brackets.
     body.add_row("promised", Text(line.promise))
     body.add_row("seen", Text(line.seen))
-    return Group(Padding(head, (0, 0, 0, 2)), Padding(body, (0, 0, 0, 4)))
+    return Group(Padding(head, (0, 0, 0, 2), expand=False), Padding(body, (0, 0, 0, 4), expand=False))
 
 
 def _table(report: Report) -> Table:
-    table = Table(header_style="bold", pad_edge=False)
+    table = Table(header_style="bold", pad_edge=False, box=box.SIMPLE_HEAD)
     table.add_column("")
     table.add_column("cases", justify="right")
     for outcome in Outcome:

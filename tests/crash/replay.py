@@ -345,7 +345,7 @@ class Replayer:
             elif (copy.topic_id, copy.okey) != (record.topic_id, self.published[record.message_id].okey):
                 self.problem(record, f"its copy is {copy}")
         for record, sub in row.dropped:
-            kept_us = self._unacked_kept_us(sub)
+            kept_us = self.unacked_kept_us(sub)
             if sub.attached and record.aux > record.ts_us - kept_us:
                 self.problem(record, f"drops what is younger than {kept_us} us")
 
@@ -475,7 +475,7 @@ class Replayer:
             or record.okey != published.okey
         ):
             self.problem(record, f"ref_ts_us, bytes or okey differ from those of {published}")
-        elif record.ts_us > published.ts_us + self._unacked_kept_us(sub):
+        elif record.ts_us > published.ts_us + self.unacked_kept_us(sub):
             self.problem(record, "delivered after its retention")
         elif not self._passes(sub, published):
             self.problem(record, f"delivered although it does not match {sub.settings.filter}")
@@ -693,7 +693,7 @@ class Replayer:
                 return
             if record.ref_ts_us != published.ts_us:
                 self.problem(record, f"ref_ts_us differs from that of {published}")
-            if record.ts_us <= published.ts_us + self._unacked_kept_us(sub):
+            if record.ts_us <= published.ts_us + self.unacked_kept_us(sub):
                 self.problem(record, "dropped within its retention")
             sub.purge(record.message_id)
             return
@@ -784,7 +784,7 @@ class Replayer:
     def _passes(self, sub: Subscription, published: Published) -> bool:
         return not sub.settings.filter or self._matches(sub.settings.filter, published.payload_hash)
 
-    def _unacked_kept_us(self, sub: Subscription) -> int:
+    def unacked_kept_us(self, sub: Subscription) -> int:
         return max(sub.settings.kept_us, self._keeping[sub.topic_id].kept_us)
 
 

@@ -128,30 +128,20 @@ class _Check:
             text = f"{one.data[:40]!r}, {attributes}"
             self._break("messages arrive as they were sent", one.message_id, text, one.subscription)
         if (copied := self._replayer.copies.get(one.message_id)) is not None:
-            self._check_copy(one, attributes, *copied)
+            self._check_copy(one, attributes, copied[1])
         elif published.payload_hash not in self._sent:
             text = f"nobody sent {one.data[:40]!r}, {attributes}"
             self._break("messages arrive as they were sent", one.message_id, text, one.subscription)
 
-    def _check_copy(self, one: Delivered, attributes: dict[str, str], sub_id: int, source_id: int) -> None:
+    def _check_copy(self, one: Delivered, attributes: dict[str, str], source_id: int) -> None:
         """A dead letter is the message that failed, and says where and how often."""
-        source_sub, source = self._replayer.subscriptions[sub_id], self._replayer.published[source_id]
-        added = {
-            key.removeprefix(FORWARDED_PREFIX): attributes.pop(key)
-            for key in list(attributes)
-            if key.startswith(FORWARDED_PREFIX)
-        }
+        source = self._replayer.published[source_id]
+        added = {key: attributes.pop(key) for key in list(attributes) if key.startswith(FORWARDED_PREFIX)}
         sent = self._sent.get(source.payload_hash)
         if sent is not None and (one.data, attributes, one.ordering_key) != sent:
             text = f"{one.data[:40]!r}, {attributes}, not {sent}"
             self._break("dead letters are what failed", one.message_id, text, one.subscription)
-        _, project, _, name = source_sub.name.split("/")
-        expected = {
-            "DeliveryCount": str(self._replayer.failures_of_copies[one.message_id]),
-            "Subscription": name,
-            "SubscriptionProject": project,
-            "TopicPublishTime": _time_text(source.ts_us),
-        }
+        expected = marks_of_copy(self._replayer, one.message_id)
         if added != expected:
             self._break("dead letters are what failed", one.message_id, f"{added}, not {expected}")
 
@@ -211,6 +201,19 @@ class _Check:
         for one in done:
             if not any(_is_seek(one, sought) for sought in unsure):
                 self._break("nobody asked for it", 0, f"{one}", one.subscription)
+
+
+def marks_of_copy(replayer: Replayer, message_id: int) -> dict[str, str]:
+    """The attributes that say where a dead letter comes from, and how often it failed."""
+    sub_id, source_id = replayer.copies[message_id]
+    _, project, _, name = replayer.subscriptions[sub_id].name.split("/")
+    marks = {
+        "DeliveryCount": str(replayer.failures_of_copies[message_id]),
+        "Subscription": name,
+        "SubscriptionProject": project,
+        "TopicPublishTime": _time_text(replayer.published[source_id].ts_us),
+    }
+    return {FORWARDED_PREFIX + key: text for key, text in marks.items()}
 
 
 def _is_seek(done: Seek, sought: Sought) -> bool:

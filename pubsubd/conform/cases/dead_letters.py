@@ -1,0 +1,389 @@
+"""CD: delivery attempts, and what becomes of a message that fails as often as its policy allows."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+import grpc
+from grpc import StatusCode
+
+from pubsubd.conform.calls import permanent, refused
+from pubsubd.conform.case import Differs, Failed, Hook, case, check
+from pubsubd.conform.lab import Delivery, Lab, OwnLab, Sub, count_of, data_of
+from pubsubd.wire import admin_pb, pb
+
+COUNT = "CloudPubSubDeadLetterSourceDeliveryCount"
+
+# A delivery that is due at once may be late by so much: nothing here depends on it, and endpoints may be far.
+WITHIN = 20.0
+
+FAULTS = {
+    "before the commit": admin_pb.InjectCommitFaultRequest.KILL_BEFORE_COMMIT,
+    "after it": admin_pb.InjectCommitFaultRequest.KILL_AFTER_COMMIT,
+}
+
+
+def policy(topic: str, attempts: int = 5) -> Any:
+    return pb.DeadLetterPolicy(dead_letter_topic=topic, max_delivery_attempts=attempts)
+
+
+async def with_dead_letters(lab: Lab, attempts: int = 5, **fields: Any) -> tuple[Sub, Sub]:
+    """A subscription with a dead letter policy, and one that gets what is forwarded."""
+    dead = await lab.subscription()
+    return await lab.subscription(dead_letter_policy=policy(dead.topic, attempts), **fields), dead
+
+
+async def next_of(sub: Sub) -> Delivery:
+    (delivery,) = await sub.pull(within=WITHIN)
+    return delivery
+
+
+async def fail(sub: Sub, times: int) -> list[Delivery]:
+    """Takes one message and nacks it, so many times."""
+    seen = []
+    for _ in range(times):
+        seen.append(await next_of(sub))
+        await sub.nack(seen[-1])
+    return seen
+
+
+def attempts_of(deliveries: Sequence[Delivery]) -> list[int]:
+    return [delivery.attempt for delivery in deliveries]
+
+
+def check_attempts(deliveries: Sequence[Delivery], *attempts: int) -> None:
+    seen = attempts_of(deliveries)
+    check(seen == list(attempts), f"delivery_attempt was {words(seen)}, where {words(attempts)} was due.")
+
+
+def words(numbers: Sequence[int]) -> str:
+    """`1, 2 and 3`."""
+    *rest, last = map(str, numbers)
+    return f"{', '.join(rest)} and {last}" if rest else last
+
+
+async def forwarded(dead: Sub, message: Delivery) -> Delivery:
+    """The copy of a message on the dead letter topic, which is acked."""
+    try:
+        copy = await next_of(dead)
+    except Failed:
+        raise Failed(f"Nothing came on the dead letter topic within {WITHIN:.0f} s.") from None
+    check(copy.data == message.data, "Another message came on the dead letter topic.")
+    await dead.ack(copy)
+    return copy
+
+
+async def check_quiet(sub: Sub, dead: Sub, seconds: float) -> None:
+    """Neither the message nor another copy of it comes for so long."""
+    again, copies = await asyncio.gather(sub.watch(seconds), dead.watch(seconds))
+    check(not again, f"{count_of(again, 'message')} of the subscription came, where none was due.")
+    check(not copies, f"{count_of(copies, 'message')} came on the dead letter topic, where none was due.")
+
+
+# Attempts
+
+
+@case(
+    "CD-01",
+    promise="Without a dead letter policy delivery_attempt is 0.",
+    seconds=2,
+)
+async def attempt_is_zero_without_a_policy(lab: Lab) -> str:
+    sub = await lab.subscription()
+    await sub.publish()
+    check_attempts(await fail(sub, 2), 0, 0)
+    return "delivery_attempt was 0 before a nack and after it."
+
+
+@case(
+    "CD-02",
+    promise="With a dead letter policy the first delivery is attempt 1.",
+    seconds=2,
+)
+async def first_delivery_is_attempt_1(lab: Lab) -> str:
+    sub, _ = await with_dead_letters(lab)
+    await sub.publish(2)
+    by_pull = await next_of(sub)
+    async with sub.stream() as stream:
+        (by_stream,) = await stream.take(within=WITHIN)
+    check_attempts([by_pull, by_stream], 1, 1)
+    return "delivery_attempt was 1, by Pull and on a stream."
+
+
+@case(
+    "CD-03",
+    promise="A nack and an expiry count an attempt each.",
+    seconds=4,
+)
+async def nack_and_expiry_count(lab: Lab) -> str:
+    sub, _ = await with_dead_letters(lab)
+    await sub.publish()
+    (a,) = await fail(sub, 1)
+    b = await next_of(sub)
+    await sub.modack(1, b)
+    c = await next_of(sub)
+    check_attempts([a, b, c], 1, 2, 3)
+    return "delivery_attempt was 2 after a nack, and 3 after an expiry."
+
+
+@case(
+    "CD-04",
+    promise="Neither the end of a stream nor modacks nor failed acks count an attempt.",
+    seconds=4,
+)
+async def nothing_else_counts(lab: Lab) -> str:
+    sub, _ = await with_dead_letters(lab)
+    (foreign,) = await (await lab.subscription()).lease()
+    await sub.publish()
+    async with sub.stream() as stream:
+        (a,) = await stream.take(within=WITHIN)
+        await sub.modack(10, a)
+        await stream.send(modify_deadline_ack_ids=[a.ack_id], modify_deadline_seconds=[20])
+        for ack_id in (foreign.ack_id, a.ack_id + "x"):
+            # How they are refused is the matter of other cases.
+            with suppress(grpc.RpcError):
+                await sub.ack(ack_id)
+            with suppress(grpc.RpcError):
+                await sub.nack(ack_id)
+    await asyncio.sleep(1)
+    await sub.modack(20, a)
+    early = await sub.pull_now()
+    check(not early, "The message came again although its lease had not ended.")
+    await sub.nack(a)
+    b = await next_of(sub)
+    check_attempts([a, b], 1, 2)
+    return "After modacks, failed acks and the cut of its stream one nack made delivery_attempt 2."
+
+
+@case(
+    "CD-10",
+    promise="A restart keeps the number of attempts, and counts none.",
+    needs=[Hook.RESTART],
+    seconds=15,
+)
+async def restart_keeps_the_attempts(lab: Lab) -> str:
+    async with lab.own_server() as own:
+        sub, dead = await with_dead_letters(own, ack_deadline_seconds=600)
+        await sub.publish()
+        seen = await fail(sub, 2)
+        await own.restart()  # while the message waits
+        seen.append(await next_of(sub))
+        await own.restart()  # while it is leased
+        await sub.nack(seen[-1])
+        seen += await fail(sub, 2)
+        check_attempts(seen, 1, 2, 3, 4, 5)
+        await forwarded(dead, seen[0])
+    return "Killed twice, delivery_attempt went from 1 to 5; the fifth nack forwarded the message."
+
+
+# Forwarding
+
+
+@case(
+    "CD-05",
+    promise="The fifth of five nacks forwards the message once, with its count; it is not delivered again.",
+    seconds=16,
+)
+async def fifth_nack_forwards(lab: Lab) -> str:
+    sub, dead = await with_dead_letters(lab)
+    await sub.publish()
+    seen = await fail(sub, 5)
+    check_attempts(seen, 1, 2, 3, 4, 5)
+    copy = await forwarded(dead, seen[0])
+    count = copy.message.attributes.get(COUNT)
+    check(count == "5", f"The copy's attribute {COUNT} is {count}, where 5 was due.")
+    await check_quiet(sub, dead, 13)
+    return "Five deliveries, then one copy with a count of 5; neither came again in 13 s."
+
+
+@case(
+    "CD-06",
+    promise="The ack id whose nack forwarded the message is refused, and nothing is forwarded twice.",
+    critical="PNGJX",
+    seconds=16,
+)
+async def last_ack_id_of_a_forwarded_message_is_refused(lab: Lab) -> str:
+    sub, dead = await with_dead_letters(lab)
+    await sub.publish()
+    seen = await fail(sub, 5)
+    await forwarded(dead, seen[0])
+    with permanent(seen[-1]) as refusal:
+        await sub.ack(seen[-1])
+    await check_quiet(sub, dead, 13)
+    result = refusal.results[seen[-1].ack_id]
+    return f"The ack was refused with {refusal.code.name} and {result}; no second copy came in 13 s."
+
+
+@case(
+    "CD-09",
+    promise="An ack of the last attempt ends the message, and forwards nothing.",
+    seconds=15,
+)
+async def ack_of_the_last_attempt_forwards_nothing(lab: Lab) -> str:
+    sub, dead = await with_dead_letters(lab)
+    await sub.publish()
+    seen = await fail(sub, 4)
+    seen.append(await next_of(sub))
+    check_attempts(seen, 1, 2, 3, 4, 5)
+    await sub.ack(seen[-1])
+    await check_quiet(sub, dead, 13)
+    return "The ack of attempt 5 was answered OK; no copy and no redelivery in 13 s."
+
+
+@case(
+    "CD-08",
+    promise="max_delivery_attempts is 5 to 100, and 0 means 5.",
+    seconds=3,
+)
+async def attempts_out_of_range_are_refused(lab: Lab) -> str:
+    topic, dead_topic = await lab.topic(), await lab.topic()
+    for attempts in (4, 101):
+        with refused(StatusCode.INVALID_ARGUMENT):
+            await lab.client.CreateSubscription(
+                name=lab.name("subscription"), topic=topic, dead_letter_policy=policy(dead_topic, attempts)
+            )
+    sub, dead = await with_dead_letters(lab, 0)
+    await sub.publish()
+    seen = await fail(sub, 5)
+    check_attempts(seen, 1, 2, 3, 4, 5)
+    await forwarded(dead, seen[0])
+    shown = (await sub.get()).dead_letter_policy.max_delivery_attempts
+    if shown != 5:
+        raise Differs(
+            f"4 and 101 were refused; with 0 the fifth nack forwards, but the policy shows {shown}."
+        )
+    return "4 and 101 were refused with INVALID_ARGUMENT; 0 became 5, and the fifth nack forwarded."
+
+
+@case(
+    "CD-11",
+    promise="A message whose dead letter topic was deleted stays in normal redelivery.",
+    seconds=3,
+)
+async def missing_dead_letter_topic_loses_nothing(lab: Lab) -> str:
+    sub, dead = await with_dead_letters(lab)
+    await sub.publish()
+    await lab.client.DeleteTopic(topic=dead.topic)
+    seen = await fail(sub, 7)
+    seen.append(await next_of(sub))
+    check(len({delivery.message_id for delivery in seen}) == 1, "Another message came than was published.")
+    await sub.ack(seen[-1])
+    return "After the fifth nack three more deliveries came, and the last was acked OK."
+
+
+# Kills
+
+
+@case(
+    "CD-07",
+    promise="A kill around the forward leaves each message once: in the backlog, or forwarded.",
+    needs=[Hook.RESTART],
+    seconds=20,
+    seconds_max=600,
+    short="6 kills in place of 50",
+)
+async def kill_around_the_forward_loses_and_doubles_nothing(lab: Lab) -> str:
+    kills = 50 if lab.full else 6
+    chance = random.Random(7)
+    outcomes: Counter[str] = Counter()
+    async with lab.own_server() as own:
+        moments = [*FAULTS, ""] if own.served.admin_port else [""]
+        sub, dead = await with_dead_letters(own, ack_deadline_seconds=600)
+        for number in range(kills):
+            last = await failed_four_times(sub)
+            await kill_at_the_nack(own, sub, last, moments[number % len(moments)], chance)
+            await own.start()
+            outcomes += await each_once(sub, dead, last)
+        await check_quiet(sub, dead, 5)
+    at = "before the commit, after it, or at random right after the nack was sent"
+    if len(moments) == 1:
+        at = "at random, right after the nack was sent"
+    return (
+        f"After {kills} kills ({at}) {outcomes['forwarded']} of {3 * kills} messages were forwarded and "
+        f"{outcomes['backlog']} in the backlog; none was lost, none doubled."
+    )
+
+
+async def failed_four_times(sub: Sub) -> list[Delivery]:
+    """Three new messages, leased for the fifth time."""
+    await sub.publish(3)
+    for _ in range(4):
+        await sub.nack(*await sub.pull(3, within=WITHIN))
+    last = await sub.pull(3, within=WITHIN)
+    check_attempts(last, 5, 5, 5)
+    return last
+
+
+async def kill_at_the_nack(
+    own: OwnLab, sub: Sub, last: Sequence[Delivery], moment: str, chance: random.Random
+) -> None:
+    """Kills the server while it handles the nacks that forward; `moment` is of FAULTS, or empty for any."""
+    if moment:
+        await own.inject_fault(FAULTS[moment], commits=1)
+        with suppress(grpc.RpcError):
+            await sub.nack(*last)
+        await own.wait_for_its_end()
+    else:
+        nack = asyncio.create_task(_nack(sub, last))
+        await asyncio.sleep(chance.uniform(0, 0.006))
+        await own.kill()
+        await nack
+
+
+async def _nack(sub: Sub, deliveries: Sequence[Delivery]) -> None:
+    with suppress(grpc.RpcError, asyncio.CancelledError):
+        await sub.nack(*deliveries)
+
+
+async def each_once(sub: Sub, dead: Sub, last: Sequence[Delivery]) -> Counter[str]:
+    """Each of `last` is in the backlog or on the dead letter topic: never both, never none.
+
+    Forwards and acks them all, so that the next kill finds nothing; returns how many were where.
+    """
+    copies = await until_quiet(dead)
+    already = {delivery.data for delivery in copies}
+    backlog = [delivery for delivery in last if delivery.data not in already]
+    for delivery in last:
+        if delivery.data in already:
+            # A lease that is still good would be a second place where the message is.
+            with permanent(delivery):
+                await sub.modack(600, delivery)
+    for delivery in backlog:
+        with suppress(grpc.RpcError):
+            await sub.nack(delivery)  # if it is still leased; else a Pull brings it
+    deadline = time.monotonic() + WITHIN
+    while len(copies) < 3 and time.monotonic() < deadline:
+        again = await sub.pull_now()
+        doubled = [delivery for delivery in again if delivery.data in already]
+        check(not doubled, f"{count_of(doubled, 'message')} came again although a copy was forwarded.")
+        if again:
+            await sub.nack(*again)
+        copies += await dead.pull_now()
+        await asyncio.sleep(0.02)
+    counts = Counter(data_of(copies))
+    lost = [delivery for delivery in last if not counts[delivery.data]]
+    check(not lost, f"{count_of(lost, 'message')} was neither in the backlog nor forwarded after a kill.")
+    twice = [data for data, count in counts.items() if count > 1]
+    check(not twice, f"{count_of(twice, 'message')} was forwarded twice after a kill.")
+    await dead.ack(*copies)
+    check(not await sub.pull_now(), "A message was in the backlog although it had been forwarded.")
+    check(not await dead.pull_now(), "A message was forwarded twice after a kill.")
+    return Counter(forwarded=len(already), backlog=len(backlog))
+
+
+async def until_quiet(sub: Sub, seconds: float = 0.3) -> list[Delivery]:
+    """What Pulls give until they have given nothing for so long."""
+    taken: list[Delivery] = []
+    last = time.monotonic()
+    while time.monotonic() - last < seconds:
+        if more := await sub.pull_now():
+            taken += more
+            last = time.monotonic()
+        await asyncio.sleep(0.05)
+    return taken

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import grpc
@@ -71,13 +71,29 @@ async def lease_many(sub: Sub, count: int) -> list[Delivery]:
     return leased
 
 
-def altered(ack_id: str) -> list[str]:
-    """Copies with one character flipped (at each end and in the middle), cut short, and with a suffix."""
-    copies = [ack_id[:-1], ack_id[: len(ack_id) // 2], ack_id + "A", ack_id + "=", ack_id + ack_id]
-    for place in (0, 1, len(ack_id) // 2, len(ack_id) - 1):
+def altered(ack_id: str) -> dict[str, str]:
+    """Copies with one character flipped, cut short, and with a suffix, each with words for what was done."""
+    copies = {
+        "without its last character": ack_id[:-1],
+        "cut in half": ack_id[: len(ack_id) // 2],
+        "with an A behind it": ack_id + "A",
+        "with a = behind it": ack_id + "=",
+        "written twice": ack_id + ack_id,
+    }
+    ends = {"first": 0, "second": 1, "middle": len(ack_id) // 2, "last": len(ack_id) - 1}
+    for word, place in ends.items():
         other = "A" if ack_id[place] != "A" else "B"
-        copies.append(ack_id[:place] + other + ack_id[place + 1 :])
+        copies[f"with its {word} character changed"] = ack_id[:place] + other + ack_id[place + 1 :]
     return copies
+
+
+@contextmanager
+def about(what: str) -> Iterator[None]:
+    """Says of which of several requests a broken promise is."""
+    try:
+        yield
+    except Failed as failed:
+        raise Failed(f"{what}: {failed}") from failed
 
 
 def acks_of_size(size: int, sub: Sub, ack_id: str) -> Any:
@@ -237,9 +253,9 @@ async def error_info_names_reason_and_domain(lab: Lab) -> str:
 async def unknown_subscription_is_refused_with_a_trailer(lab: Lab) -> str:
     nowhere = Sub(lab, "", lab.name("subscription"))
 
-    with request_refused(NOT_FOUND):
+    with about("Acknowledge"), request_refused(NOT_FOUND):
         await nowhere.ack("x")
-    with request_refused(NOT_FOUND):
+    with about("ModifyAckDeadline"), request_refused(NOT_FOUND):
         await nowhere.modack(10, "x")
     return "Ack and modack were refused with NOT_FOUND in the call and in the trailer."
 
@@ -253,9 +269,9 @@ async def unknown_subscription_is_refused_with_a_trailer(lab: Lab) -> str:
 async def no_ack_ids_is_refused_with_a_trailer(lab: Lab) -> str:
     sub = await lab.subscription()
 
-    with request_refused(INVALID_ARGUMENT):
+    with about("Acknowledge"), request_refused(INVALID_ARGUMENT):
         await sub.ack()
-    with request_refused(INVALID_ARGUMENT):
+    with about("ModifyAckDeadline"), request_refused(INVALID_ARGUMENT):
         await sub.modack(10)
     return "Ack and modack were refused with INVALID_ARGUMENT in the call and in the trailer."
 
@@ -273,7 +289,7 @@ async def deadline_out_of_range_leaves_the_lease_as_it_was(lab: Lab) -> str:
     (a,) = await sub.pull()
 
     for seconds in (601, -1):
-        with request_refused(INVALID_ARGUMENT):
+        with about(f"{seconds} seconds"), request_refused(INVALID_ARGUMENT):
             await sub.modack(seconds, a)
     async with sub.stream() as stream:
         (b,) = await stream.take(within=PAST_LEASE_SECONDS)
@@ -404,11 +420,11 @@ async def altered_ack_id_is_permanent(lab: Lab) -> str:
     (a,) = await sub.lease()
     copies = altered(a.ack_id)
 
-    for copy in copies:
-        with permanent(copy):
+    for what, copy in copies.items():
+        with about(f"The ack id {what}"), permanent(copy):
             await sub.ack(copy)
-    with permanent(*copies):
-        await sub.nack(*copies)
+    with about("All of them in one nack"), permanent(*copies.values()):
+        await sub.nack(*copies.values())
     # Had one of the copies ended the lease, this would be refused.
     await sub.modack(10, a)
     await sub.ack(a)
@@ -467,14 +483,14 @@ async def ack_of_2500_ids_is_ok(lab: Lab) -> str:
 async def request_over_the_size_limit_is_refused(lab: Lab) -> str:
     sub = await lab.subscription()
     (a,) = await sub.lease()
-    just_over = pb.AcknowledgeRequest(subscription=sub.name, ack_ids=[a.ack_id])
-    missing = ACK_REQUEST_BYTES_MAX + 1 - just_over.ByteSize()
-    just_over.ack_ids.append("x" * (missing - 4))  # less its tag and a length of three bytes
-    valid = acks_of_size(2 * ACK_REQUEST_BYTES_MAX, sub, a.ack_id)
+    # Nothing else is wrong with these: each repeats the one valid id.
+    just_over = acks_of_size(ACK_REQUEST_BYTES_MAX, sub, a.ack_id)
+    just_over.ack_ids.append(a.ack_id)
+    twice_over = acks_of_size(2 * ACK_REQUEST_BYTES_MAX, sub, a.ack_id)
 
-    sizes = [request.ByteSize() for request in (just_over, valid)]
-    for request in (just_over, valid):
-        with request_refused(INVALID_ARGUMENT):
+    sizes = [request.ByteSize() for request in (just_over, twice_over)]
+    for request, size in zip((just_over, twice_over), sizes, strict=True):
+        with about(f"{size} bytes"), request_refused(INVALID_ARGUMENT):
             await lab.client.Acknowledge(request)
     # Refused whole: the message can still be given back.
     await sub.nack(a)
@@ -672,16 +688,16 @@ async def _refusals_of_ids(lab: Lab) -> list[StatusCode | None]:
     batches: list[tuple[Sub, list[Any]]] = [
         (sub, [expired]),
         (sub, [expired, expired]),
-        (sub, [*altered(expired.ack_id)]),
+        (sub, [*altered(expired.ack_id).values()]),
         (sub, ["x", "", "é"]),
         (sub, [good]),
         (other, [nacked]),
-        (other, [*altered(good.ack_id)]),
+        (other, [*altered(good.ack_id).values()]),
     ]
     codes: list[StatusCode | None] = []
     for where, items in batches:
         codes += await _codes_of([where.modack(10, *items), where.ack(*items)])
-    codes += await _codes_of([other.nack(*altered(good.ack_id)), other.modack(10, expired, good)])
+    codes += await _codes_of([other.nack(*altered(good.ack_id).values()), other.modack(10, expired, good)])
     return codes + await _codes_of([other.ack(expired, good)])
 
 

@@ -1432,9 +1432,16 @@ def test_any_long_history_keeps_the_promises() -> None:
     run_state_machine_as_test(Machine, settings=THOROUGH)
 
 
-@pytest.mark.slow
+LONG = [seed for seed in range(1000, 1100) if seed not in OPEN]
+SOME = 30
+
+
 @pytest.mark.usefixtures("small")
-@pytest.mark.parametrize("seed", [seed for seed in range(1000, 1100) if seed not in OPEN])
+@pytest.mark.parametrize(
+    "seed",
+    [pytest.param(seed, marks=pytest.mark.slow) for seed in LONG[:SOME]]
+    + [pytest.param(seed, marks=pytest.mark.full) for seed in LONG[SOME:]],
+)
 def test_a_long_seeded_history_keeps_the_promises(seed: int) -> None:
     play(seed, 1500)
 

@@ -1425,7 +1425,7 @@ OPEN = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.timeout(3600)
 @pytest.mark.usefixtures("small")
 def test_any_long_history_keeps_the_promises() -> None:

@@ -20,7 +20,6 @@ class KeyOrder:
         self._replayer = replayer
         self._call: tuple[int, int] = (0, 0)  # when it arrived, and its number
         self._acked: list[tuple[Record, Subscription]] = []
-        self._turned_away: list[tuple[Record, Subscription]] = []
         self._failed: dict[tuple[int, int], int] = {}  # (sub_id, okey): the first that failed
         # Outstanding behind a message when that failed.
         self._behind: list[tuple[Record, Subscription, int, int]] = []
@@ -69,19 +68,16 @@ class KeyOrder:
             self._acked.append((record, sub))
 
     def turned_away(self, record: Record, sub: Subscription) -> None:
-        """An ack is to be asked for again."""
-        self._turned_away.append((record, sub))
+        """An ack is to be asked for again; what else its call acked is known by now."""
+        if not self._earlier(record, sub):
+            self._replayer.problem(record, "told to come again, and nothing of its key is before it")
 
     def end_call(self) -> None:
         """All acks of one call are judged together."""
         for record, sub in self._acked:
             if earlier := self._earlier(record, sub):
                 self._replayer.problem(record, f"acked before {min(earlier)} of its key")
-        for record, sub in self._turned_away:
-            if not self._earlier(record, sub):
-                self._replayer.problem(record, "told to come again, and nothing of its key is before it")
         self._acked.clear()
-        self._turned_away.clear()
 
     def _earlier(self, record: Record, sub: Subscription) -> list[int]:
         okey = self._replayer.published[record.message_id].okey

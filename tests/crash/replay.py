@@ -37,6 +37,8 @@ _RETENTION_SECONDS = "604800s"
 _ATTEMPTS = 5
 # How much less than the exact delay a redelivery may wait: it may be jittered by a tenth.
 _JITTER = 0.1
+# For so long it is remembered what became of an ack id; then a repetition may be answered either way.
+_REMEMBERED_US = 75 * 60 * SECOND_US
 
 
 class Row(NamedTuple):
@@ -182,7 +184,8 @@ class Subscription:
     filtered: set[int] = field(default_factory=set)
     superseded: dict[int, int] = field(default_factory=dict)  # a seek brought it back after this generation
     carried: set[int] = field(default_factory=set)  # leases that ran while a seek was done
-    nacked: set[tuple[int, int]] = field(default_factory=set)
+    nacked_us: dict[tuple[int, int], int] = field(default_factory=dict)  # by message and generation
+    finished_us: dict[int, int] = field(default_factory=dict)  # when a message was last finished
     deliveries: dict[tuple[int, int], Record] = field(default_factory=dict)
     last_generation: dict[int, int] = field(default_factory=dict)
     uncounted: dict[int, int] = field(default_factory=dict)  # failures before there was a dead letter policy
@@ -210,7 +213,8 @@ class Subscription:
         _, attempt = self.waiting.get(message_id, (0, 1))
         return attempt - 1 - self.uncounted.get(message_id, 0)
 
-    def finish(self, message_id: int) -> None:
+    def finish(self, message_id: int, now_us: int) -> None:
+        self.finished_us[message_id] = now_us
         self.unacked.discard(message_id)
         if message_id in self._published:
             self.with_key(self._published[message_id].okey).discard(message_id)
@@ -220,9 +224,9 @@ class Subscription:
         self.reset.pop(message_id, None)
         self.carried.discard(message_id)
 
-    def purge(self, message_id: int) -> None:
+    def purge(self, message_id: int, now_us: int) -> None:
         self.purged[message_id] = message_id in self.leases
-        self.finish(message_id)
+        self.finish(message_id, now_us)
 
     def bring_back(self, message_id: int) -> None:
         self.owe(message_id)
@@ -534,9 +538,9 @@ class Replayer:
             self.problem(record, f"refused inside the lease {lease}")
         elif record.result == PERMANENT and not sub.exactly_once:
             self.problem(record, "refused without exactly-once")
-        elif record.result == PERMANENT and self._is_repetition(record, sub):
+        elif record.result == PERMANENT and self._is_repetition(record, sub) and not _is_old(record, sub):
             self.problem(record, "refused, and it is as was asked")
-        elif record.result == NOOP and not self._may_be_noop(record, sub, running):
+        elif record.result == NOOP and not (self._may_be_noop(record, sub, running) or _is_old(record, sub)):
             self.problem(record, "answered as done, and it is not")
         elif record.result == TRANSIENT and not (running and record.kind == ACK and sub.exactly_once):
             self.problem(record, f"told to come again, and the lease is {lease}")
@@ -562,7 +566,7 @@ class Replayer:
         newest = sub.last_generation.get(message_id) == generation
         if record.kind == NACK:
             is_void = newest and record.ts_us <= sub.reset.get(message_id, 0)
-            return (message_id, generation) in sub.nacked or is_void
+            return (message_id, generation) in sub.nacked_us or is_void
         if record.kind == ACK and newest and sub.purged.get(message_id, False):
             return True
         return sub.acked.get(message_id) == generation
@@ -589,7 +593,7 @@ class Replayer:
         elif record.result == OK:
             sub.reset.pop(record.message_id, None)
         if record.result == OK:
-            sub.nacked.add((record.message_id, record.generation))
+            sub.nacked_us[record.message_id, record.generation] = record.ts_us
 
     def _ack(self, record: Record, sub: Subscription) -> None:
         self._judge(record, sub)
@@ -598,7 +602,7 @@ class Replayer:
         elif record.result == OK and record.message_id in self.published:
             self._order.acked(record, sub)
         if record.result == OK:
-            sub.finish(record.message_id)
+            sub.finish(record.message_id, record.ts_us)
             sub.acked[record.message_id] = record.generation
 
     def _expire(self, record: Record, sub: Subscription) -> None:
@@ -653,7 +657,7 @@ class Replayer:
             self.problem(record, "it was delivered")
         if not sub.settings.filter or self._passes(sub, published):
             self.problem(record, f"it matches {sub.settings.filter}")
-        sub.finish(record.message_id)
+        sub.finish(record.message_id, record.ts_us)
         sub.filtered.add(record.message_id)
 
     def _deadletter(self, record: Record, sub: Subscription) -> None:
@@ -676,7 +680,7 @@ class Replayer:
         self._row.dead.append(record)
         self.copies[record.aux] = (record.sub_id, message_id)
         self.failures_of_copies[record.aux] = sub.failures(message_id)
-        sub.finish(message_id)
+        sub.finish(message_id, record.ts_us)
         sub.forwarded[message_id] = record.aux
 
     def _should_forward(self, sub: Subscription, message_id: int) -> bool:
@@ -695,12 +699,12 @@ class Replayer:
                 self.problem(record, f"ref_ts_us differs from that of {published}")
             if record.ts_us <= published.ts_us + self.unacked_kept_us(sub):
                 self.problem(record, "dropped within its retention")
-            sub.purge(record.message_id)
+            sub.purge(record.message_id, record.ts_us)
             return
         self._row.dropped.append((record, sub))
         for message_id in [m for m in sub.unacked if self.published[m].ts_us < record.aux]:
             if message_id not in sub.leases:
-                sub.purge(message_id)
+                sub.purge(message_id, record.ts_us)
 
     def _seek(self, record: Record, sub: Subscription, detail: Any) -> None:
         if not sub.attached:
@@ -715,7 +719,7 @@ class Replayer:
         if owed is None:
             return
         for message_id in sub.unacked - owed:
-            sub.purge(message_id)
+            sub.purge(message_id, record.ts_us)
         for message_id in owed - sub.unacked:
             if message_id not in sub.filtered and self._passes(sub, self.published[message_id]):
                 sub.bring_back(message_id)
@@ -786,6 +790,16 @@ class Replayer:
 
     def unacked_kept_us(self, sub: Subscription) -> int:
         return max(sub.settings.kept_us, self._keeping[sub.topic_id].kept_us)
+
+
+def _is_old(record: Record, sub: Subscription) -> bool:
+    """Whether what became of the id may be forgotten: of a nack by itself, of an ack with its message."""
+    ended_us = sub.nacked_us.get((record.message_id, record.generation), record.ts_us)
+    if record.kind != NACK:
+        ended_us = sub.finished_us.get(record.message_id, record.ts_us)
+        if record.message_id in sub.unacked:
+            return False
+    return record.ts_us - ended_us > _REMEMBERED_US
 
 
 _OF_SERVER: dict[int, Callable[[Replayer, Record, Any], None]] = {

@@ -41,6 +41,10 @@ def row(names: Sequence[str]) -> str:
     return f"{', '.join(rest)} and {last}" if rest else last
 
 
+def are_due(names: Sequence[str]) -> str:
+    return f"{row(names)} {'was' if len(names) == 1 else 'were'} due"
+
+
 def numbered(count: int) -> list[str]:
     return [f"m{number}" for number in range(1, count + 1)]
 
@@ -48,12 +52,17 @@ def numbered(count: int) -> list[str]:
 def check_named(deliveries: Sequence[Delivery], *names: str) -> None:
     """These messages, in this order."""
     seen = names_of(deliveries)
-    check(seen == list(names), f"{row(seen)} came in this order, where {row(names)} were due.")
+    check(seen == list(names), f"{row(seen)} came in this order, where {are_due(names)}.")
 
 
 async def taken(stream: Stream, *names: str, within: float = PROMPT) -> list[Delivery]:
     """The next messages of the stream, which have to be these."""
-    deliveries = await stream.take(len(names), within=within)
+    try:
+        deliveries = await stream.take(len(names), within=within)
+    except Failed:
+        stream.check_open()
+        seen = row(names_of(stream.take_now()))
+        raise Failed(f"Within {within:.0f} s {seen} came, where {are_due(names)}.") from None
     check_named(deliveries, *names)
     return deliveries
 
@@ -73,12 +82,11 @@ async def ack(sub: Sub, *deliveries: Delivery) -> None:
         refusal = Refusal.of(error)
         if not refusal.results:
             raise
-        results = [
-            f"{refusal.results[delivery.ack_id]} for {delivery.data.decode()}"
-            for delivery in deliveries
-            if delivery.ack_id in refusal.results
-        ]
-        raise Failed(f"{what} was refused with {refusal.code.name}: {', '.join(results)}.") from None
+        refused: dict[str, list[Delivery]] = {}
+        for delivery in deliveries:
+            refused.setdefault(refusal.results.get(delivery.ack_id, "no result"), []).append(delivery)
+        results = "; ".join(f"{result} for {row(names_of(ids))}" for result, ids in refused.items())
+        raise Failed(f"{what} was refused with {refusal.code.name}: {results}.") from None
 
 
 @contextmanager
@@ -488,7 +496,7 @@ async def only_the_nacked_message_counts_an_attempt(lab: Lab) -> str:
     before = [delivery.attempt for delivery in first]
     check(before == [1, 1, 1], f"The first deliveries have the attempts {before}.")
     after = [delivery.attempt for delivery in (again, *later)]
-    check(after == [2, 1, 1], f"m1, m2 and m3 came again with the attempts {after}.")
+    check(after == [2, 1, 1], f"m1, m2 and m3 came again with the attempts {after}, where 2, 1, 1 were due.")
     return "delivery_attempt was 1 for all three, and then 2 for m1, 1 for m2 and m3."
 
 

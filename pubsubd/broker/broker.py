@@ -435,6 +435,15 @@ class Broker:
             self.ledger.now.changed.extend(subscription.consumers)
         return self._shown(subscription)
 
+    def modify_push_config(self, request: pb.ModifyPushConfigRequest, now_us: int) -> None:
+        """The update of one field. Without an endpoint the subscription is pulled from now on.
+
+        Source: Subscriber.ModifyPushConfig.
+        """
+        changed = pb.Subscription(name=request.subscription, push_config=request.push_config)
+        mask = pb.FieldMask(paths=["push_config"])
+        self.update_subscription(pb.UpdateSubscriptionRequest(subscription=changed, update_mask=mask), now_us)
+
     def get_subscription(self, request: pb.GetSubscriptionRequest) -> pb.Subscription:
         names.check_subscription(request.subscription)
         return self._shown(self._subscription(request.subscription))

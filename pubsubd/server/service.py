@@ -142,6 +142,7 @@ class Service:
             "DetachSubscription": self._change(pb.DetachSubscriptionRequest, Broker.detach_subscription),
             "CreateSubscription": self._create_subscription,
             "UpdateSubscription": self._change(pb.UpdateSubscriptionRequest, Broker.update_subscription),
+            "ModifyPushConfig": self._change(pb.ModifyPushConfigRequest, Broker.modify_push_config),
             "GetSubscription": self._look(pb.GetSubscriptionRequest, Broker.get_subscription),
             "ListSubscriptions": self._look(pb.ListSubscriptionsRequest, Broker.list_subscriptions),
             "DeleteSubscription": self._change(pb.DeleteSubscriptionRequest, Broker.delete_subscription),

@@ -21,10 +21,8 @@ METHODS = {
 }
 SERVING = health_pb2.HealthCheckResponse.SERVING
 
-SUBSCRIPTION = "projects/p/subscriptions/abc"
 SCHEMA = "projects/p/schemas/abc"
 LATER = {
-    "ModifyPushConfig": dict(subscription=SUBSCRIPTION),
     "CreateSchema": dict(parent="projects/p", schema_id="abc"),
     "GetSchema": dict(name=SCHEMA),
     "ListSchemas": dict(parent="projects/p"),

@@ -344,6 +344,28 @@ def test_leases_survive_a_switch_and_are_judged_by_the_new_mode(std: World) -> N
     assert std.owed() == []
 
 
+def modify_push_config(world: World, endpoint: str, name: str = SUBSCRIPTION) -> None:
+    config = pb.PushConfig(push_endpoint=endpoint)
+    request = pb.ModifyPushConfigRequest(subscription=name, push_config=config)
+    world.broker.modify_push_config(request, world.now_us)
+
+
+def test_a_push_config_is_modified_by_the_rules_of_an_update(world: World) -> None:
+    world.create_subscription()
+    world.create_subscription(OTHER, exactly_once=False)
+
+    modify_push_config(world, "")
+    assert not shown(world).push_config.push_endpoint
+    with pytest.raises(errors.InvalidArgument):
+        modify_push_config(world, "http://localhost:1/push")
+    with pytest.raises(errors.InvalidArgument):
+        modify_push_config(world, "no address", OTHER)
+    with pytest.raises(errors.Unimplemented):
+        modify_push_config(world, "http://localhost:1/push", OTHER)
+    with pytest.raises(errors.NotFound):
+        modify_push_config(world, "", "projects/p/subscriptions/nobody")
+
+
 def test_a_topic_is_updated(world: World) -> None:
     request = pb.UpdateTopicRequest(
         topic=pb.Topic(name=TOPIC, labels={"env": "prod"}), update_mask=pb.FieldMask(paths=["labels"])

@@ -29,6 +29,7 @@ DOMAIN = "pubsub.googleapis.com"
 
 ACK_REQUEST_BYTES_MAX = 524_288
 CALL_SECONDS_MAX = 30.0
+MESSAGE_SHOWN_MAX = 200
 
 # A failed batch of acks carries its results in a trailer of up to a megabyte: a client that keeps the
 # library's own limit of a few kilobytes would fail locally and never see them.
@@ -121,7 +122,8 @@ class Refusal:
             check(number == status.code, f"The call ended {name}, but its trailer says code {status.code}.")
             check(
                 refusal.message == status.message,
-                f"The call's message is {refusal.message!r}, but its trailer says {status.message!r}.",
+                f"The call's message is {refusal.message[:MESSAGE_SHOWN_MAX]!r}, but its trailer says"
+                f" {status.message[:MESSAGE_SHOWN_MAX]!r}.",
             )
         return refusal
 
@@ -140,7 +142,14 @@ class Refusal:
         return {key: value for info in self.error_infos for key, value in info.metadata.items()}
 
     def __str__(self) -> str:
-        return f"{self.code.name} ({self.message})" if self.message else self.code.name
+        return in_words(self.code, self.message)
+
+
+def in_words(code: StatusCode, message: str) -> str:
+    """A status for a sentence; some endpoints repeat all that they were sent in its message."""
+    if len(message) > MESSAGE_SHOWN_MAX:
+        message = f"{message[:MESSAGE_SHOWN_MAX]}…"
+    return f"{code.name} ({message})" if message else code.name
 
 
 @contextmanager
@@ -173,7 +182,7 @@ def _check_trailer(refusal: Refusal) -> None:
     check(refusal.status is not None, f"The refusal, {refusal}, has no grpc-status-details-bin trailer.")
     check(
         refusal.message.isascii() and refusal.message.isprintable(),
-        f"The message {refusal.message!r} is not one line of ASCII.",
+        f"The message {refusal.message[:MESSAGE_SHOWN_MAX]!r} is not one line of ASCII.",
     )
 
 

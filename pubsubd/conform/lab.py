@@ -7,7 +7,7 @@ import itertools
 import secrets
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence, Sized
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -15,7 +15,7 @@ from typing import Any, Self
 import grpc
 from grpc import StatusCode
 
-from pubsubd.conform.calls import ADMIN, Client, Refusal, ack_ids_of
+from pubsubd.conform.calls import ADMIN, Client, Refusal, ack_ids_of, in_words
 from pubsubd.conform.case import Erred, Failed, NotRun, check
 from pubsubd.conform.endpoint import Endpoint
 from pubsubd.conform.served import Served, StartCommand
@@ -529,11 +529,10 @@ def said(status: tuple[StatusCode, str] | None) -> str:
     """How a stream ended, in words."""
     if status is None:
         return "nothing"
-    code, message = status
-    return f"{code.name} ({message})" if message else code.name
+    return in_words(*status)
 
 
-def count_of(items: Sequence[Any] | int, word: str) -> str:
+def count_of(items: Sized | int, word: str) -> str:
     """`1 message`, `no messages`, `7 messages`."""
     count = items if isinstance(items, int) else len(items)
     return f"{count or 'no'} {word}{'' if count == 1 else 's'}"

@@ -125,7 +125,7 @@ class Report:
                 parts.append(f"{counts[outcome]} {VERBS[outcome]}")
         text = ", ".join(parts)
         if critical:
-            text += f"; client libraries depend on {critical} of what failed or erred"
+            text += f"; {critical} of what failed or erred {'is' if critical == 1 else 'are'} critical"
         return f"{text}. {self.seconds:.0f} s."
 
 
@@ -145,7 +145,7 @@ def show(report: Report, console: Console, *, all_lines: bool = False) -> None:
     console.print(_table(report))
     for name in report.left_behind:
         console.print(f"Could not be deleted: {name}", style="yellow", markup=False)
-    console.print(Text(report.score, style="bold red" if report.bad else "bold green"))
+    console.print(Text(report.score, style="bold red" if report.bad else "bold green"), soft_wrap=True)
 
 
 def _paragraph(line: Line) -> Group:
@@ -264,18 +264,12 @@ def _test_case(line: Line) -> TestCase:
         Outcome.DIFFERS: Skipped,
         Outcome.NOT_RUN: Skipped,
     }
-    seen = _xml_text(line.seen)
     if kind := kinds.get(line.outcome):
-        note = f"{line.outcome.value}: {seen}" if kind is Skipped else seen
+        note = f"{line.outcome.value}: {line.seen}" if kind is Skipped else line.seen
         found.result = [kind(note, line.outcome.value)]
     else:
-        found.system_out = seen
+        found.system_out = line.seen
     return found
-
-
-def _xml_text(text: str) -> str:
-    """Without the characters that XML has no way to write; an endpoint may send any."""
-    return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
 
 
 # --- the score card -----------------------------------------------------------------------------------------

@@ -56,7 +56,7 @@ class Result:
 
     case: Case
     outcome: Outcome
-    seen: str
+    seen: str  # printable, in one line
     seconds: float = 0.0
     form: str = "as written"
 
@@ -113,6 +113,11 @@ def _judge_call(error: grpc.RpcError) -> tuple[Outcome, str]:
         return Outcome.FAIL, str(failed)
     judged = method in DATA_CALLS and refusal.code not in NOT_JUDGED
     return Outcome.FAIL if judged else Outcome.ERROR, f"{method or 'A call'} was refused with {refusal}."
+
+
+def _plain(text: str) -> str:
+    """In one line, and without what a terminal would obey or XML could not write: endpoints may send that."""
+    return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in " ".join(text.split()))
 
 
 class Runner:
@@ -182,7 +187,6 @@ class Runner:
             return judge(error)
 
     def _finish(self, case: Case, outcome: Outcome, seen: str, seconds: float) -> None:
-        sentence = " ".join(seen.split())
-        result = Result(case, outcome, sentence, round(seconds, 3), case.form(self._setting.full))
+        result = Result(case, outcome, _plain(seen), round(seconds, 3), case.form(self._setting.full))
         self.results.append(result)
         self._watcher.finished(result)

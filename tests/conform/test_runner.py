@@ -158,12 +158,12 @@ async def test_a_case_cancelled_from_within_ends_no_other(setting, cases):
     assert results["CT-91"].outcome is Outcome.PASS
 
 
-async def test_a_sentence_stays_in_one_line(setting, cases):
+async def test_a_sentence_is_one_line_that_no_terminal_obeys(setting, cases):
     @cases("CT-90")
     async def body(lab):
-        raise Failed("One\n  line.")
+        raise Failed("One\n  \x1b[2J\x00line é.")
 
-    assert await only(setting, cases) == (Outcome.FAIL, "One line.")
+    assert await only(setting, cases) == (Outcome.FAIL, "One \\x1b[2J\\x00line é.")
 
 
 async def test_a_refusal_is_checked_where_one_is_expected(setting, cases):
@@ -182,6 +182,16 @@ async def test_a_refusal_is_checked_where_one_is_expected(setting, cases):
     assert results["CT-90"].seen == "The call was answered OK, not refused with NOT_FOUND."
     assert results["CT-91"].seen.startswith("The call was refused with NOT_FOUND (")
     assert {result.outcome for result in results.values()} == {Outcome.FAIL}
+
+
+async def test_a_long_message_is_cut_in_the_sentence(setting, cases):
+    @cases("CT-90")
+    async def body(lab):
+        await lab.subscription(topic="x" * 3000)
+
+    outcome, seen = await only(setting, cases)
+
+    assert outcome is Outcome.ERROR and len(seen) < 400 and "…)" in seen
 
 
 # --- hooks --------------------------------------------------------------------------------------------------

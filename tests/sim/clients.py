@@ -459,6 +459,7 @@ async def ask_unary(
         request = pb.ModifyAckDeadlineRequest(
             subscription=subscription, ack_ids=ack_ids, ack_deadline_seconds=seconds
         )
+    world.tell("asking", kind, subscription, list(ack_ids), seconds, sent_us)
     reply = await population.call(who, method, request.SerializeToString(), request)
     results = results_of(reply, ack_ids, world.plan.policy)
     world.tell("answered", kind, subscription, list(ack_ids), seconds, sent_us, world.wall_us(), results)
@@ -466,7 +467,7 @@ async def ask_unary(
 
 
 def results_of(reply: Reply, ack_ids: Sequence[str], policy: str) -> dict[str, Answer]:
-    """How each id of a call is to be understood."""
+    """How each id of a call is to be understood; empty: nothing of it happened for sure."""
     status = reply.status
     if status.ok:
         return dict.fromkeys(ack_ids, Answer.OK)
@@ -475,7 +476,8 @@ def results_of(reply: Reply, ack_ids: Sequence[str], policy: str) -> dict[str, A
         for detail in RpcStatus.FromString(status.details).details:
             told |= _results(detail)
     if not told:
-        return dict.fromkeys(ack_ids, Answer.UNKNOWN)
+        # UNAVAILABLE and its like say nothing; any other refusal is one of the whole request.
+        return dict.fromkeys(ack_ids, Answer.UNKNOWN) if status.code in _UNDECIDED else {}
     unlisted = Answer.UNKNOWN if policy == "abort" else Answer.OK
     return {ack_id: _ANSWERS[told[ack_id]] if ack_id in told else unlisted for ack_id in ack_ids}
 
@@ -533,6 +535,7 @@ class OnStream:
     ) -> None:
         batch = _Batch(len(set(ack_ids)), told)
         sent_us = self._world.wall_us()
+        self._world.tell("asking", kind, self._consumer.subscription, list(ack_ids), seconds, sent_us)
         for ack_id in ack_ids:
             self._asked[kind, ack_id] = (seconds, sent_us, batch)
 
@@ -559,7 +562,9 @@ class OnStream:
         batches: list[_Batch] = []
         for ack_id in ack_ids:
             if (kind, ack_id) not in self._asked:
-                world.breaks("one confirmation for each request", f"{self._consumer.who}: {kind} {ack_id}")
+                world.breaks(
+                    "I5", f"confirmed and not asked, or twice: {self._consumer.who}: {kind} {ack_id}"
+                )
                 return
             seconds, sent_us, batch = self._asked.pop((kind, ack_id))
             groups.setdefault((seconds, sent_us), []).append(ack_id)

@@ -1,4 +1,4 @@
-"""Somebody with ill intent, or a broken library: ack ids that are not his, and requests that make no sense."""
+"""Somebody with ill intent, or a broken library: ack ids that are not his, requests without sense."""
 
 from __future__ import annotations
 

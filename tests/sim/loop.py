@@ -83,8 +83,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         *args: Any,
         context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
-        # Up to whole microseconds: a timer that fires too early is waited for again and again.
-        return self.call_at_us(self.now_us + ceil(delay * 1e6), callback, *args, context=context)
+        return self.call_at(self.time() + delay, callback, *args, context=context)
 
     def call_at(
         self,
@@ -93,7 +92,11 @@ class SimLoop(asyncio.AbstractEventLoop):
         *args: Any,
         context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
-        return self.call_at_us(ceil(when * 1e6), callback, *args, context=context)
+        # Never before its time, not by a rounding error either: who then sees no time pass waits for ever.
+        at_us = ceil(when * 1e6)
+        if at_us / 1e6 < when:
+            at_us += 1
+        return self.call_at_us(at_us, callback, *args, context=context)
 
     def call_at_us(
         self,

@@ -15,6 +15,7 @@ class Trace:
         self._now_us = now_us
         self._hash = blake2b(digest_size=16)
         self._lines: deque[tuple[int, str, str, Any]] = deque(maxlen=lines)
+        self.whole = lines is None
         self.events = 0
 
     def note(self, who: str, what: str, data: bytes = b"", shown: Any = "") -> None:

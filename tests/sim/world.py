@@ -33,7 +33,7 @@ from tests.sim.wire import Delays, Network, Status
 
 # A storm that does not get its operations done in this time is over as well.
 _STORM_SECONDS_MAX = 3600
-_CALM_SECONDS_MAX = 3600
+_CALM_SECONDS_MAX = 1800
 _QUIET_US = 20 * SECOND_US
 # What no client is ever to be told: some take it for the end, others for a success.
 _NEVER = {"UNKNOWN", "INTERNAL"}
@@ -51,7 +51,7 @@ class Broken(Exception):
 class Observer(Protocol):
     """See auditor.py, which judges what it is told here."""
 
-    def __getattr__(self, name: str) -> Callable[..., None]: ...
+    def __getattr__(self, name: str) -> Callable[..., Any]: ...
 
 
 class Nobody:
@@ -215,10 +215,21 @@ class World:
         outcome.digest = self.trace.digest()
         outcome.counts["commits"] = self.disk.commits
         outcome.counts["boots"] = self.server.boots
+        self._count_plan(outcome.faults)
         if self.broken is not None:
             outcome.invariant, outcome.text = self.broken
+        if self.broken is not None or self.trace.whole:
             outcome.trace = self.trace.text(self._readable)
         return outcome
+
+    def _count_plan(self, faults: Counter[str]) -> None:
+        faults["small bounds"] += self.plan.small
+        for one in self.plan.subscriptions:
+            faults["exactly-once"] += one.exactly_once
+            faults["ordering"] += one.ordered
+            faults["a filter"] += bool(one.filter)
+            faults["a retry policy"] += one.retry is not None
+            faults["dead letters"] += bool(one.attempts)
 
     def _readable(self, text: str) -> str:
         """With what each ack id stands for."""
@@ -266,7 +277,12 @@ class World:
         while self.loop.now_us < until_us:
             await asyncio.sleep(1)
             quiet = self.loop.now_us - population.busy_us > _QUIET_US
-            if quiet and population.is_idle() and (engine := self.server.engine) is not None:
+            if (
+                quiet
+                and not self.auditor.owed()
+                and population.is_idle()
+                and (engine := self.server.engine) is not None
+            ):
                 broker = await engine.broker()
                 if not any(one.unfinished_count or one.is_reading for one in broker.subscriptions()):
                     return

@@ -64,7 +64,8 @@ class History:
             await self._live(self.messages // lives, self.seconds / lives)
         faults = judge(self.log)
         published, answers = self.log.published, self.answers
-        check(not faults, f"{len(faults)} of {len(published)} messages have a fault: {' '.join(faults[:3])}")
+        kinds = list(dict.fromkeys(faults))[:3]
+        check(not faults, f"{len(faults)} of {len(published)} messages have a fault: {' '.join(kinds)}")
         missing = published.keys() - {item.message_id for item in self.log.handed}
         check(not missing, f"{count_of(list(missing), 'message')} never came.")
         return (

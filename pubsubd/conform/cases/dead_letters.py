@@ -94,6 +94,11 @@ async def forwarded(sub: Sub, dead: Sub, message: Delivery) -> Delivery:
     return copies[0]
 
 
+def check_counted(copy: Delivery, attempts: int) -> None:
+    count = copy.message.attributes.get(COUNT, "absent")
+    check(count == str(attempts), f"The copy's attribute {COUNT} is {count}, where {attempts} was due.")
+
+
 async def check_quiet(sub: Sub, dead: Sub, seconds: float) -> None:
     """Neither the message nor another copy of it comes for so long."""
     again, copies = await asyncio.gather(sub.watch(seconds), dead.watch(seconds))
@@ -197,8 +202,8 @@ async def restart_keeps_the_attempts(lab: Lab) -> str:
         await sub.nack(seen[-1])
         seen = await fail(sub, 2, seen)
         check_attempts(seen, 1, 2, 3, 4, 5)
-        await forwarded(sub, dead, seen[0])
-    return "Killed twice, delivery_attempt went from 1 to 5; the fifth nack forwarded the message."
+        check_counted(await forwarded(sub, dead, seen[0]), 5)
+    return "Killed twice, delivery_attempt went from 1 to 5; the fifth nack forwarded with a count of 5."
 
 
 # Forwarding
@@ -214,9 +219,7 @@ async def fifth_nack_forwards(lab: Lab) -> str:
     await sub.publish()
     seen = await fail(sub, 5)
     check_attempts(seen, 1, 2, 3, 4, 5)
-    copy = await forwarded(sub, dead, seen[0])
-    count = copy.message.attributes.get(COUNT)
-    check(count == "5", f"The copy's attribute {COUNT} is {count}, where 5 was due.")
+    check_counted(await forwarded(sub, dead, seen[0]), 5)
     await check_quiet(sub, dead, 13)
     return "Five deliveries, then one copy with a count of 5; neither came again in 13 s."
 

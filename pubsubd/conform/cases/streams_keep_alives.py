@@ -270,15 +270,15 @@ async def switched_flag_is_told_without_a_message(lab: Lab) -> str:
     "CS-48",
     promise="A client may ping every 10 seconds on a connection without data.",
     critical="P",
-    seconds=37,
+    seconds=77,
     seconds_max=420,
-    short="35 s with a ping every 5 s, where the written form is 5 min with one every 10 s",
+    short="75 s instead of 5 min",
 )
 async def frequent_pings_do_not_end_the_connection(lab: Lab) -> str:
-    # A server built on C-core that was told nothing loses patience at the fifth ping.
-    seconds, interval = (300, 10) if lab.full else (35, 5)
+    # A server built on C-core that was told nothing loses patience at the fifth ping, others sooner.
+    seconds = 300 if lab.full else 75
     channel = lab.new_channel(
-        ("grpc.keepalive_time_ms", interval * 1000),
+        ("grpc.keepalive_time_ms", 10_000),
         ("grpc.keepalive_timeout_ms", 5_000),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
@@ -297,7 +297,7 @@ async def frequent_pings_do_not_end_the_connection(lab: Lab) -> str:
         check(not leaving.done(), f"After {passed:.0f} s the server let go of the connection{ended}.")
         leaving.cancel()
         await check_delivers(stream, sub)
-    return f"{seconds} s with a ping every {interval} s; then the stream brought a message, still connected."
+    return f"{seconds} s with a ping every 10 s; then the stream brought a message, on the same connection."
 
 
 @case(

@@ -352,7 +352,7 @@ async def policy_confirm_lists_good_ids_as_transient(lab: Lab) -> str:
         refusal = await refused_beside(a, sub.ack(a, b))
         good = check_good(b, refusal)
         if good == "absent":
-            raise wrong_policy(served, f"{refusal.code.name}; only the id that failed is listed.")
+            raise wrong_policy(served, f"The code is {refusal.code.name}, and only the id that failed is listed.")
         check(good == TRANSIENT, f"The good id is listed as {good}, not as {TRANSIENT}.")
         await sub.ack(b)
     return f"The good id is listed as {good}; its retry was OK."
@@ -428,6 +428,9 @@ async def altered_ack_id_is_permanent(lab: Lab) -> str:
     # Had one of the copies ended the lease, this would be refused.
     await sub.modack(10, a)
     await sub.ack(a)
+    # That the message is acked makes a repeated ack OK, and no copy a true id.
+    with about("All of them in one ack after that of the true id"), permanent(*copies.values()):
+        await sub.ack(*copies.values())
     return f"{len(copies)} flipped, cut and lengthened copies were permanent failures; the true id was OK."
 
 

@@ -374,7 +374,7 @@ class Auditor:
 
     def _compare(self, broker: Broker, disk: SimDisk, what: str) -> None:
         self.counts["comparisons"] += 1
-        found = differences(self._messages.stored(broker, disk, self.replayer.now_us), self.replayer)
+        found = differences(self._messages.stored(broker, disk, self._now_us), self.replayer)
         if found:
             raise Broken("I10", f"{what}: {'; '.join(found)}")
 

@@ -352,7 +352,9 @@ async def policy_confirm_lists_good_ids_as_transient(lab: Lab) -> str:
         refusal = await refused_beside(a, sub.ack(a, b))
         good = check_good(b, refusal)
         if good == "absent":
-            raise wrong_policy(served, f"The code is {refusal.code.name}, and only the id that failed is listed.")
+            raise wrong_policy(
+                served, f"The code is {refusal.code.name}, and only the id that failed is listed."
+            )
         check(good == TRANSIENT, f"The good id is listed as {good}, not as {TRANSIENT}.")
         await sub.ack(b)
     return f"The good id is listed as {good}; its retry was OK."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -20,6 +21,7 @@ from google.cloud import pubsub_v1
 from tests.mainjob.audit import Ledger, Verdict
 from tests.mainjob.events import Delivered, EventLog, EventTail, delivery_key, now_us
 from tests.mainjob.payload import read_payload
+from tests.mainjob.publisher import END_OF_PACE
 from tests.support.server import ServerProcess
 
 _PROJECT = "main-job"
@@ -50,6 +52,8 @@ class Settings:
     payload: int = 1_000
     seed: int = 0
     backlog: int = 20_000
+    rate: float = 0.0
+    front: bool = False
     lease_seconds: int = 0
     watch_seconds: float | None = None
     timeout_seconds: float = 900.0
@@ -87,6 +91,7 @@ class Outcome:
     drain_seconds: float
     kills_us: list[int]
     stops_us: list[int]
+    busy_ends: int  # after messages were published, delivered and acked, all three, since the server's start
     diagnosis: str
 
     @property
@@ -107,10 +112,14 @@ class MainJob:
         self._server = ServerProcess(settings.directory / "data", *settings.server_options)
         self._publisher: subprocess.Popen[str] | None = None
         self._subscribers: list[subprocess.Popen[str]] = []
+        self._front: subprocess.Popen[str] | None = None
         self._tails: list[EventTail] = []
         self._ends = self._plan_ends()
         self._kills_us: list[int] = []
         self._stops_us: list[int] = []
+        self._at_start = self._traffic()
+        self._end_at = self._next_end()
+        self._busy_ends = 0
         self._told_acked = 0
         self._drain_seconds = 0.0
         self._phase = "starting"
@@ -118,16 +127,23 @@ class MainJob:
         self._started_us = now_us()
         self._started_wall_seconds = time.time()
 
-    def _plan_ends(self) -> list[tuple[int, signal.Signals]]:
-        """When the server ends, in confirmed acks, and how: once in each of equal parts of the middle."""
+    def _plan_ends(self) -> list[signal.Signals]:
+        """How the server ends, each time."""
         signals = [signal.SIGKILL] * self._settings.kills + [signal.SIGTERM] * self._settings.stops
         self._random.shuffle(signals)
-        messages = self._settings.messages
-        width = 0.8 * messages / max(len(signals), 1)
-        return [
-            (int(0.1 * messages + (i + self._random.random()) * width), number)
-            for i, number in enumerate(signals)
-        ]
+        return signals
+
+    def _next_end(self) -> int:
+        """The number of confirmed acks at which the server ends next, from its start on.
+
+        The ends share what may be acked before the publisher, which stays a backlog ahead of the acks, has
+        nothing left: so each of them finds it at work.
+        """
+        acked, messages = self._ledger.confirmed_count, self._settings.messages
+        if not self._ends:
+            return messages
+        share = (0.95 * messages - self._settings.backlog - acked) / len(self._ends)
+        return acked + 1 + int(self._random.uniform(0.0, 2.0) * max(share, 0.0))
 
     def run(self) -> Outcome:
         diagnosis = ""
@@ -153,6 +169,7 @@ class MainJob:
             self._drain_seconds,
             self._kills_us,
             self._stops_us,
+            self._busy_ends,
             diagnosis,
         )
 
@@ -165,7 +182,7 @@ class MainJob:
             self._server.start()
         except RuntimeError as error:
             raise GaveUp(str(error)) from error
-        os.environ["PUBSUB_EMULATOR_HOST"] = self._server.address
+        os.environ["PUBSUB_EMULATOR_HOST"] = self._address()
         try:
             _create_resources()
         except exceptions.GoogleAPIError as error:
@@ -191,7 +208,22 @@ class MainJob:
             f"--messages={s.messages}",
             f"--payload={s.payload}",
             f"--backlog={s.backlog}",
+            f"--rate={s.rate}",
         )
+
+    def _address(self) -> str:
+        """Where clients find the server."""
+        if not self._settings.front:
+            return self._server.address
+        self._front = subprocess.Popen(
+            [sys.executable, "-m", "tests.mainjob.front", f"--port={self._server.port}"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=_ROOT,
+        )
+        assert self._front.stdout is not None
+        return f"127.0.0.1:{int(self._front.stdout.readline())}"
 
     def _spawn(self, name: str, module: str, *arguments: str) -> subprocess.Popen[str]:
         log = self._settings.directory / f"{name}.jsonl"
@@ -210,9 +242,23 @@ class MainJob:
         self._phase = "draining"
         while self._ends or not self._drained():
             self._step()
-            if self._ends and self._ledger.confirmed_count >= self._ends[0][0]:
-                self._end_server(self._ends.pop(0)[1])
+            if self._ends and self._ledger.confirmed_count >= self._end_at and self._are_clients_back():
+                self._end_server(self._ends.pop(0))
+                if not self._ends:
+                    self._say_to_publisher(END_OF_PACE)
         self._drain_seconds = self._elapsed()
+
+    def _traffic(self) -> tuple[int, int, int]:
+        return self._ledger.published_count, self._ledger.delivered_count, self._ledger.confirmed_count
+
+    def _are_clients_back(self) -> bool:
+        """Whether messages were published, delivered and acked since the server was started."""
+        assert self._publisher is not None
+        published, delivered, acked = self._gone_on()
+        return (published or self._publisher.poll() == 0) and delivered and acked
+
+    def _gone_on(self) -> list[bool]:
+        return [now > before for now, before in zip(self._traffic(), self._at_start, strict=True)]
 
     def _drained(self) -> bool:
         assert self._publisher is not None
@@ -251,18 +297,18 @@ class MainJob:
 
     def _tell_publisher(self) -> None:
         """How far the acks are; not beyond the next end of the server, so that it has work to interrupt."""
-        assert self._publisher is not None and self._publisher.stdin is not None
         acked = self._ledger.confirmed_count
         if self._ends:
-            acked = min(acked, self._ends[0][0])
-        if acked == self._told_acked or self._publisher.poll() is not None:
-            return
-        self._told_acked = acked
-        try:
-            print(self._told_acked, file=self._publisher.stdin, flush=True)
-        except BrokenPipeError:
-            # It ended between the question and the answer; its exit code is checked like that of the others.
-            return
+            acked = min(acked, self._end_at)
+        if acked != self._told_acked:
+            self._told_acked = acked
+            self._say_to_publisher(str(acked))
+
+    def _say_to_publisher(self, line: str) -> None:
+        assert self._publisher is not None and self._publisher.stdin is not None
+        # It may have ended meanwhile; its exit code is checked like that of the others.
+        with contextlib.suppress(BrokenPipeError):
+            print(line, file=self._publisher.stdin, flush=True)
 
     def _check(self) -> None:
         assert self._publisher is not None and self._server.process is not None
@@ -279,6 +325,7 @@ class MainJob:
             raise GaveUp(f"a subscriber process ended\n{self._diagnose()}")
 
     def _end_server(self, number: signal.Signals) -> None:
+        self._busy_ends += all(self._gone_on())
         # The loop reads in steps; a random moment after one is a random moment in the life of the server.
         time.sleep(self._random.uniform(0, 2 * _POLL_SECONDS))
         if number is signal.SIGKILL:
@@ -295,6 +342,10 @@ class MainJob:
             self._server.start()
         except RuntimeError as error:
             raise GaveUp(f"the server did not start again: {error}\n{self._diagnose()}") from error
+        # What was written down until now is of the time before.
+        self._read()
+        self._at_start = self._traffic()
+        self._end_at = self._next_end()
 
     def _watch(self) -> None:
         self._phase = "watching for redeliveries"
@@ -331,7 +382,7 @@ class MainJob:
                     written.write(Delivered(now_us(), self._settings.subscribers, message_id, key, seq))
 
     def _clean_up(self) -> None:
-        for process in (self._publisher, *self._subscribers):
+        for process in (self._publisher, *self._subscribers, self._front):
             if process is not None and process.poll() is None:
                 process.kill()
                 process.wait()

@@ -1,7 +1,8 @@
 """The publisher process: publishes every payload, in batches, and again if a publish should ever fail.
 
 Standard input carries the number of confirmed acks, a line each time it grows, so that publishing goes on
-until shortly before the end and the kills hit it too.
+until shortly before the end and the kills hit it too. When it says `end of pace`, the messages that are left
+are published without any.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import argparse
 import queue
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -27,30 +29,42 @@ from tests.mainjob.payload import make_payload
 
 _OUTSTANDING_MAX = 2_000
 _CONFIRM_SECONDS_MAX = 600.0
+_SETTLE_SECONDS = 0.05
+END_OF_PACE = "end of pace"
 
 
 class Pace:
-    """Holds the publisher back while more than `backlog_max` messages wait for their ack."""
+    """Holds the publisher back while more than `backlog_max` messages wait for their ack, and to a rate."""
 
-    def __init__(self, backlog_max: int) -> None:
+    def __init__(self, backlog_max: int, rate: float) -> None:
+        """`rate` is messages a second; 0: as many as there is room for."""
         self._backlog_max = backlog_max
+        self._rate = rate
+        self._started = time.monotonic()
         self._acked = 0
         self._changed = threading.Condition()
 
     def follow(self, lines: Callable[[], str]) -> None:
         while line := lines():
             with self._changed:
-                self._acked = int(line)
+                if line.strip() == END_OF_PACE:
+                    self._rate = 0.0
+                else:
+                    self._acked = int(line)
                 self._changed.notify_all()
 
-    def wait_for_room(self, published: int) -> None:
+    def wait_for_room(self, published: int, seconds: float) -> bool:
+        """Whether there is room, for which it waits so long at most."""
         with self._changed:
-            self._changed.wait_for(lambda: published - self._acked < self._backlog_max)
+            if not self._changed.wait_for(lambda: published - self._acked < self._backlog_max, seconds):
+                return False
+            early = published / self._rate - (time.monotonic() - self._started) if self._rate else 0.0
+            return early <= 0.0 or (early <= seconds and not self._changed.wait(early))
 
 
 def publish_all(topic: str, messages: int, payload: int, pace: Pace, log: EventLog) -> None:
     client = pubsub_v1.PublisherClient(
-        batch_settings=BatchSettings(max_messages=100),
+        batch_settings=BatchSettings(max_messages=100, max_latency=0.05),
         publisher_options=PublisherOptions(
             flow_control=PublishFlowControl(
                 message_limit=_OUTSTANDING_MAX,
@@ -74,12 +88,19 @@ def publish_all(topic: str, messages: int, payload: int, pace: Pace, log: EventL
         publish(seq)
         return False
 
+    def settled() -> int:
+        count = 0
+        while not answers.empty():
+            count += settle(*answers.get())
+        return count
+
     confirmed = 0
     for seq in range(messages):
-        pace.wait_for_room(seq)
+        # What was answered is written down, or published again, also while nothing new may be published.
+        while not pace.wait_for_room(seq, _SETTLE_SECONDS):
+            confirmed += settled()
         publish(seq)
-        while not answers.empty():
-            confirmed += settle(*answers.get())
+        confirmed += settled()
     while confirmed < messages:
         confirmed += settle(*answers.get(timeout=_CONFIRM_SECONDS_MAX))
 
@@ -90,9 +111,10 @@ def main() -> None:
     parser.add_argument("--messages", type=int, required=True)
     parser.add_argument("--payload", type=int, required=True)
     parser.add_argument("--backlog", type=int, required=True)
+    parser.add_argument("--rate", type=float, required=True)
     parser.add_argument("--log", type=Path, required=True)
     options = parser.parse_args()
-    pace = Pace(options.backlog)
+    pace = Pace(options.backlog, options.rate)
     threading.Thread(target=pace.follow, args=(sys.stdin.readline,), daemon=True).start()
     publish_all(options.topic, options.messages, options.payload, pace, EventLog(options.log))
 

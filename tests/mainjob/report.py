@@ -35,6 +35,7 @@ def _header(outcome: Outcome) -> dict[str, Any]:
         "server_options": outcome.settings.server_options,
         "kills": [_seconds(outcome, at_us) for at_us in outcome.kills_us],
         "stops": [_seconds(outcome, at_us) for at_us in outcome.stops_us],
+        "ends_at_work": outcome.busy_ends,
         "counts": outcome.verdict.counts,
         "notes": dict(outcome.ledger.notes),
         "diagnosis": outcome.diagnosis,
@@ -98,6 +99,7 @@ def _rows(outcome: Outcome) -> Iterator[tuple[str, str]]:
     yield "SIGKILLs of the server", f"{len(outcome.kills_us)} of {outcome.settings.kills}"
     if outcome.settings.stops:
         yield "SIGTERMs of the server", f"{len(outcome.stops_us)} of {outcome.settings.stops}"
+    yield "ends that found all three at work: publish, delivery, ack", f"{outcome.busy_ends:,}"
     waits = sorted(
         delivery.ack_resolved_us - delivery.ack_asked_us
         for delivery in outcome.ledger.deliveries.values()

@@ -165,6 +165,17 @@ def _any_refusal(expected: str) -> Iterator[Refusal]:
 
 
 @contextmanager
+def about(what: str) -> Iterator[None]:
+    """Says of which of several calls a broken promise is; `what` can begin a sentence: `The ack of m2`."""
+    try:
+        yield
+    except Failed as failed:
+        text = str(failed)
+        starts = text.startswith("The call ")
+        raise Failed(text.replace("The call", what, 1) if starts else f"{what}: {text}") from failed
+
+
+@contextmanager
 def refused(code: StatusCode, *tokens: str) -> Iterator[Refusal]:
     """Expects the call inside to be refused with this code and a message that contains the tokens.
 

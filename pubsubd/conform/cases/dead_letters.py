@@ -13,9 +13,8 @@ from typing import Any
 import grpc
 from grpc import StatusCode
 
-from pubsubd.conform.calls import permanent
+from pubsubd.conform.calls import about, permanent
 from pubsubd.conform.case import Differs, Failed, Hook, case, check
-from pubsubd.conform.cases.ordering import about
 from pubsubd.conform.lab import Delivery, Lab, OwnLab, Sub, count_of, data_of
 from pubsubd.wire import admin_pb, pb
 

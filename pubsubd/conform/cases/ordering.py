@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import grpc
 
-from pubsubd.conform.calls import Refusal, permanent, transient, unordered
+from pubsubd.conform.calls import Refusal, about, permanent, transient, unordered
 from pubsubd.conform.case import Differs, Failed, case, check
 from pubsubd.conform.lab import Delivery, Lab, Stream, Sub, count_of
 from pubsubd.wire import pb
@@ -87,15 +86,6 @@ async def ack(sub: Sub, *deliveries: Delivery) -> None:
             refused.setdefault(refusal.results.get(delivery.ack_id, "no result"), []).append(delivery)
         results = "; ".join(f"{result} for {row(names_of(ids))}" for result, ids in refused.items())
         raise Failed(f"{what} was refused with {refusal.code.name}: {results}.") from None
-
-
-@contextmanager
-def about(what: str) -> Iterator[None]:
-    """Says which call it was of which something else was expected."""
-    try:
-        yield
-    except Failed as failed:
-        raise Failed(str(failed).replace("The call", what, 1)) from None
 
 
 def check_deadline_kept(delivery: Delivery, since: float, seconds: float) -> None:

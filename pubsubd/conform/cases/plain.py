@@ -7,9 +7,9 @@ import time
 
 from grpc import StatusCode
 
-from pubsubd.conform.calls import refused, request_refused
+from pubsubd.conform.calls import about, refused, request_refused
 from pubsubd.conform.case import Differs, Hook, case, check
-from pubsubd.conform.cases.tunnel import LEASE_SECONDS, PAST_LEASE_SECONDS, about, altered
+from pubsubd.conform.cases.tunnel import LEASE_SECONDS, PAST_LEASE_SECONDS, altered
 from pubsubd.conform.lab import Delivery, Lab, Sub, count_of
 
 INVALID_ARGUMENT = StatusCode.INVALID_ARGUMENT
@@ -105,7 +105,7 @@ async def deadline_out_of_range_is_refused(lab: Lab) -> str:
     (a,) = await sub.lease()
 
     for seconds in (601, -1):
-        with about(f"{seconds} seconds"), refused(INVALID_ARGUMENT):
+        with about(f"An extension of {seconds} seconds"), refused(INVALID_ARGUMENT):
             await sub.modack(seconds, a)
     return "Both were refused so."
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Iterable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
@@ -25,6 +25,7 @@ from pubsubd.conform.calls import (
     TRANSIENT,
     TRANSIENT_PREFIX,
     Refusal,
+    about,
     ack_ids_of,
     permanent,
     refused_with_trailer,
@@ -85,15 +86,6 @@ def altered(ack_id: str) -> dict[str, str]:
         other = "A" if ack_id[place] != "A" else "B"
         copies[f"with its {word} character changed"] = ack_id[:place] + other + ack_id[place + 1 :]
     return copies
-
-
-@contextmanager
-def about(what: str) -> Iterator[None]:
-    """Says of which of several requests a broken promise is."""
-    try:
-        yield
-    except Failed as failed:
-        raise Failed(f"{what}: {failed}") from failed
 
 
 def acks_of_size(size: int, sub: Sub, ack_id: str) -> Any:
@@ -289,7 +281,7 @@ async def deadline_out_of_range_leaves_the_lease_as_it_was(lab: Lab) -> str:
     (a,) = await sub.pull()
 
     for seconds in (601, -1):
-        with about(f"{seconds} seconds"), request_refused(INVALID_ARGUMENT):
+        with about(f"An extension of {seconds} seconds"), request_refused(INVALID_ARGUMENT):
             await sub.modack(seconds, a)
     async with sub.stream() as stream:
         (b,) = await stream.take(within=PAST_LEASE_SECONDS)
@@ -425,13 +417,13 @@ async def altered_ack_id_is_permanent(lab: Lab) -> str:
     for what, copy in copies.items():
         with about(f"The ack id {what}"), permanent(copy):
             await sub.ack(copy)
-    with about("All of them in one nack"), permanent(*copies.values()):
+    with about("A nack of all of them"), permanent(*copies.values()):
         await sub.nack(*copies.values())
     # Had one of the copies ended the lease, this would be refused.
     await sub.modack(10, a)
     await sub.ack(a)
     # That the message is acked makes a repeated ack OK, and no copy a true id.
-    with about("All of them in one ack after that of the true id"), permanent(*copies.values()):
+    with about("An ack of all of them after that of the true id"), permanent(*copies.values()):
         await sub.ack(*copies.values())
     return f"{len(copies)} flipped, cut and lengthened copies were permanent failures; the true id was OK."
 
@@ -495,7 +487,7 @@ async def request_over_the_size_limit_is_refused(lab: Lab) -> str:
 
     sizes = [request.ByteSize() for request in (just_over, twice_over)]
     for request, size in zip((just_over, twice_over), sizes, strict=True):
-        with about(f"{size} bytes"), request_refused(INVALID_ARGUMENT):
+        with about(f"A request of {size} bytes"), request_refused(INVALID_ARGUMENT):
             await lab.client.Acknowledge(request)
     # Refused whole: the message can still be given back.
     await sub.nack(a)

@@ -41,6 +41,10 @@ def modacks_confirmed(response: Any) -> bool:
     return bool(response.modify_ack_deadline_confirmation.ListFields())
 
 
+def in_words(seconds: float) -> str:
+    return f"{seconds:.2f} s" if seconds >= 0.01 else "less than 0.01 s"
+
+
 async def check_delivers(stream: Stream, sub: Sub) -> Any:
     """The stream is given what is published now, which is acked; returns the response that brought it."""
     before = len(stream.responses)

@@ -21,6 +21,7 @@ from pubsubd.conform.cases.streams import (
     answer,
     check_delivers,
     exactly_once,
+    in_words,
     modacks_confirmed,
 )
 from pubsubd.conform.lab import Lab, Stream, Sub, count_of, said, until
@@ -89,7 +90,7 @@ async def keep_alive_is_answered(lab: Lab) -> str:
     usual = statistics.median(times)
     if usual > 1:
         raise Differs(f"Answered, but after {usual:.1f} s, where 1 s is the aim.")
-    return f"5 keep-alives were answered, usually after {usual:.2f} s."
+    return f"5 keep-alives were answered, usually after {in_words(usual)}."
 
 
 @case(
@@ -103,7 +104,7 @@ async def keep_alive_with_a_deadline_is_answered(lab: Lab) -> str:
     async with sub.stream() as stream:
         await asyncio.sleep(SETTLE_SECONDS)
         _, seconds = await answer(stream, stream_ack_deadline_seconds=60)
-    return f"Answered after {seconds:.2f} s."
+    return f"Answered after {in_words(seconds)}."
 
 
 @case("CS-20", promise="The answer to a keep-alive carries the flags.", critical="PGJ", seconds=1)
@@ -133,7 +134,7 @@ async def pong_comes_while_messages_are_held_back(lab: Lab) -> str:
         pong, seconds = await answer(stream)
         count = len(pong.received_messages)
         check(count == 0, f"The answer brought {count_of(count, 'message')} beyond the limit of 1.")
-    return f"Answered after {seconds:.2f} s, with 1 message outstanding of at most 1."
+    return f"Answered after {in_words(seconds)}, with 1 message outstanding of at most 1."
 
 
 @case(
@@ -258,9 +259,7 @@ async def switched_flag_is_told_without_a_message(lab: Lab) -> str:
         else:
             check(len(told.received_messages) == 0, "The flag came with a message that nobody published.")
             seconds = time.monotonic() - start
-            return (
-                f"A response without messages said so {seconds:.2f} s after the update, without being asked."
-            )
+            return f"A response without messages said so after {in_words(seconds)}, without being asked."
         pong, _ = await answer(stream)
         check(exactly_once(pong), "1 s after the update the answer to a keep-alive still says off.")
     raise Differs("Only the answer to the next keep-alive said so.")

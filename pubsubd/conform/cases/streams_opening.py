@@ -10,12 +10,14 @@ from grpc import StatusCode
 from pubsubd.conform.case import Differs, case, check
 from pubsubd.conform.cases.streams import (
     DELIVERY_SECONDS_MAX,
+    SETTLE_SECONDS,
     all_seen,
     answer,
     check_delivers,
     check_first_refused,
     check_later_refused,
     exactly_once,
+    in_words,
     nothing_anywhere,
     running,
     share_out,
@@ -117,7 +119,7 @@ async def later_deadline_is_taken(lab: Lab) -> str:
     sub = await lab.subscription()
     async with running(sub) as stream:
         await stream.send(stream_ack_deadline_seconds=60)
-        await asyncio.sleep(1)
+        await asyncio.sleep(SETTLE_SECONDS)
         await check_delivers(stream, sub)
         stream.check_open()
     return "The stream stayed open and brought a message published afterwards."
@@ -135,7 +137,7 @@ async def later_deadline_of_zero_changes_nothing(lab: Lab) -> str:
     async with running(sub, stream_ack_deadline_seconds=15) as stream:
         # A library leaves a zero out, so an explicit one is written as bytes: field 5, a varint.
         await stream.call.write(pb.StreamingPullRequest.FromString(b"\x28\x00"))
-        await asyncio.sleep(1)
+        await asyncio.sleep(SETTLE_SECONDS)
         start = time.monotonic()
         await sub.publish()
         (a,) = await stream.take(within=DELIVERY_SECONDS_MAX)
@@ -190,7 +192,7 @@ async def streams_of_one_client_id_both_receive(lab: Lab) -> str:
     sub = await lab.subscription()
     async with sub.stream(client_id="one") as first, sub.stream(client_id="one") as second:
         await share_out(sub, first, second)
-        await asyncio.sleep(1)
+        await asyncio.sleep(SETTLE_SECONDS)
         for stream in (first, second):
             stream.check_open()
     return "Both streams were given messages and stayed open."
@@ -231,7 +233,7 @@ async def newer_protocol_version_is_served_like_version_1(lab: Lab) -> str:
     async with sub.stream(protocol_version=7) as stream:
         await check_delivers(stream, sub)
         _, seconds = await answer(stream)
-    return f"A stream of version 7 brought a message, and its keep-alive was answered in {seconds:.2f} s."
+    return f"A stream of version 7 brought a message, and its keep-alive was answered in {in_words(seconds)}."
 
 
 @case("CS-62", promise="A stream's initial metadata does not wait for the first message.", seconds=2)
@@ -248,4 +250,4 @@ async def initial_metadata_does_not_wait_for_a_message(lab: Lab) -> str:
             await check_delivers(stream, sub)
             told.cancel()
             raise Differs("No initial metadata came within 2 s, but the stream brings messages.")
-    return f"The initial metadata came after {seconds:.2f} s, before any message."
+    return f"The initial metadata came after {in_words(seconds)}, before any message."

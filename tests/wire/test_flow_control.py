@@ -100,6 +100,17 @@ async def test_byte_limit_counts_whole_messages_and_unary_acks_free_it(world: Wo
 
 
 @case
+async def test_messages_larger_than_the_byte_limit_come_one_at_a_time(world: World):
+    sub = await world.subscription()
+    await sub.publish_data(b"a" * 5000, b"b" * 5000)
+    async with sub.stream(max_outstanding_bytes=1000) as stream:
+        (a,) = await stream.take()
+        await stream.nothing_for(2)
+        await sub.ack(a)
+        await stream.take()
+
+
+@case
 async def test_failed_ack_does_not_take_a_slot_again(world: World):
     sub = await world.subscription()
     await sub.publish(4)

@@ -36,31 +36,6 @@ async def check_farewell(world: World) -> None:
 
 
 @case
-async def test_streams_of_every_kind_end_as_unavailable(world: World):
-    async with world.own_server() as own:
-        busy, other = await own.subscription(), await own.subscription()
-        await busy.publish(3000, size=1000)
-        streams = [
-            busy.stream(),
-            busy.stream(protocol_version=0, max_outstanding_messages=1),
-            other.stream(),
-            other.stream(client_id="c", protocol_version=0),
-        ]
-        unread = busy.stream(client=own.new_client(), reading=False)
-        async with streams[0], streams[1], streams[2], streams[3], unread:
-            await streams[2].pong()
-            await streams[0].take()
-            start = time.monotonic()
-            stopped = asyncio.create_task(asyncio.to_thread(own.server.terminate))
-            for stream in streams:
-                check_open_calls_end_well(
-                    await stream.ends_with(StatusCode.UNAVAILABLE, within=STOP_SECONDS_MAX)
-                )
-            assert await stopped == 0
-            assert time.monotonic() - start < STOP_SECONDS_MAX
-
-
-@case
 async def test_client_that_does_not_read_does_not_hold_the_server_up(world: World):
     async with world.own_server() as own:
         sub = await own.subscription()

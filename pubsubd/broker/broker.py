@@ -159,13 +159,15 @@ class Broker:
         return broker
 
     def adopt(self, old: Broker, failed: Sequence[Effects]) -> None:
-        """Take over the open streams of `old`, which this broker replaces because `failed` did not commit."""
+        """Take over the open streams of `old`, which this broker replaces because a commit failed.
+
+        `failed` is what that was to carry, and what was decided on top of it.
+        """
         mine = {subscription.sub_id: subscription for subscription in self._subscriptions.values()}
         for before in old._subscriptions.values():
             now = mine.get(before.sub_id)
             if now is not None:
-                let_go = [lease for effects in failed for lease in effects.let_go.get(now.sub_id, ())]
-                now.adopt(before, let_go)
+                now.adopt(before, [one for effects in failed for one in effects.let_go.get(now.sub_id, ())])
                 self._touch(now, self._now_us)
             else:
                 # Its creation was never confirmed, so no client has a right to a stream on it.
@@ -173,10 +175,10 @@ class Broker:
         for consumer, _ in [closed for effects in failed for closed in effects.closed]:
             # The deletion or detachment that closed it did not happen. Its client comes back by itself.
             self.ledger.now.closed.append((consumer, errors.interrupted()))
-        for consumer in [opened for effects in failed for opened in effects.opened]:
-            self._stream_opened(consumer)
-        for consumer, closed_us in [ended for effects in failed for ended in effects.ended]:
-            self._stream_closed(consumer, closed_us)
+        # It may have been written all the same: then the journal knows what it carried.
+        was_written = self.journal_seq == old.journal_seq
+        for event, detail in [fact for effects in failed[was_written:] for fact in effects.facts]:
+            self.ledger.fact(event, detail)
         for topic in self._topics_by_id.values():
             topic.trim_soon(self._now_us)
             self._set_timer(topic)
@@ -243,9 +245,9 @@ class Broker:
         client_id, new = self._clients.intern(client)
         self._call_id += 1
         if new:
-            detail = {"client": client, "unary": True}
-            self.ledger.event(
-                Event(now_us, Kind.STREAM, client_id=client_id, stream_id=self._call_id), detail
+            self.ledger.fact(
+                Event(now_us, Kind.STREAM, client_id=client_id, stream_id=self._call_id),
+                {"client": client, "unary": True},
             )
         return Caller(client_id, self._call_id)
 
@@ -1090,17 +1092,15 @@ class Broker:
             self.ledger.event(event, {"change": change, what: whole})
 
     def _stream_opened(self, consumer: Consumer) -> None:
-        self.ledger.now.opened.append(consumer)
         self._stream_event(consumer, 0, 0, consumer.opened_us, consumer.opened_as)
 
     def _stream_closed(self, consumer: Consumer, closed_us: int) -> None:
-        self.ledger.now.ended.append((consumer, closed_us))
         self._stream_event(consumer, 1, consumer.opened_us, closed_us, {})
 
     def _stream_event(
         self, consumer: Consumer, result: int, ref_us: int, now_us: int, detail: Mapping[str, Any]
     ) -> None:
-        self.ledger.event(
+        self.ledger.fact(
             Event(
                 now_us,
                 Kind.STREAM,

@@ -9,7 +9,7 @@ from pubsubd.broker.entry import Entry
 from pubsubd.eod.endings import EndingRow
 from pubsubd.eod.lease import Lease
 from pubsubd.model.errors import PubsubError
-from pubsubd.model.events import EventTuple
+from pubsubd.model.events import Event, EventTuple
 
 if TYPE_CHECKING:
     from pubsubd.broker.consumer import Consumer
@@ -50,6 +50,13 @@ class Delivery(NamedTuple):
     attempts: list[int] | None  # of each lease, as clients count them; None: without a dead letter policy
 
 
+class LetGo(NamedTuple):
+    """Leases that ended. When the commit fails, some of them are running again."""
+
+    leases: list[Lease]
+    by_client: bool  # it was done with them
+
+
 class Trim(NamedTuple):
     """Messages of a topic that nobody needs: ids up to `through_id`, published before `before_us`."""
 
@@ -72,11 +79,10 @@ class Effects:
         self.details: list[tuple[int, Mapping[str, Any]]] = []  # (index of its event, what it says)
         self.deliveries: list[Delivery] = []
         self.closed: list[tuple[Consumer, PubsubError]] = []
-        # Streams whose opening, or end and its time, the journal learns with this commit.
-        self.opened: list[Consumer] = []
-        self.ended: list[tuple[Consumer, int]] = []
+        # Events that remain true when the commit fails: streams were opened or ended, clients have come.
+        self.facts: list[tuple[Event, Mapping[str, Any]]] = []
         self.changed: list[Consumer] = []  # streams that should learn of new subscription properties
-        self.let_go: dict[int, list[Lease]] = {}  # by sub_id, with ordering: leases that ended
+        self.let_go: dict[int, list[LetGo]] = {}  # by sub_id
 
     def must_commit(self) -> bool:
         return bool(
@@ -107,6 +113,12 @@ class Ledger:
     def events(self, events: Sequence[EventTuple]) -> None:
         if self.journal:
             self.now.events.extend(events)
+
+    def fact(self, event: Event, detail: Mapping[str, Any]) -> None:
+        """An event that is told again if this commit fails."""
+        if self.journal:
+            self.now.facts.append((event, detail))
+            self.event(event, detail)
 
     def event(self, event: EventTuple, detail: Mapping[str, Any] | None = None) -> None:
         if self.journal:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pubsubd.broker import oplog
 from pubsubd.broker.backlog import Backlog, Pick
 from pubsubd.broker.consumer import Consumer
-from pubsubd.broker.effects import Delivery, Ledger, SubscriptionRow
+from pubsubd.broker.effects import Delivery, Ledger, LetGo, SubscriptionRow
 from pubsubd.broker.entry import Entry
 from pubsubd.broker.questions import Found, Question, ReadTimes
 from pubsubd.broker.saved import with_epoch
@@ -357,7 +357,7 @@ class Subscription:
         return Judged(lease.ack_id, token, Standing.UNORDERED, verdict)
 
     def _ack(self, leases: list[Lease], call_id: int, now_us: int) -> None:
-        self._let_go(leases)
+        self._let_go(leases, by_client=True)
         if self.backlog.keys is not None:
             self.backlog.keys.ended(leases, now_us)
         has_sought = bool(self._epochs)
@@ -405,11 +405,9 @@ class Subscription:
         self._finish([message_id])
         return True
 
-    def _let_go(self, leases: list[Lease]) -> None:
+    def _let_go(self, leases: list[Lease], by_client: bool = False) -> None:
         self.leases.end(leases)
-        if self.backlog.keys is not None:
-            # If this does not become durable, their keys belong to those who had them.
-            self._ledger.now.let_go.setdefault(self.sub_id, []).extend(leases)
+        self._ledger.now.let_go.setdefault(self.sub_id, []).append(LetGo(leases, by_client))
 
     def _finish(self, message_ids: list[int]) -> None:
         self._ledger.record(oplog.finished(oplog.Finished(self.sub_id, message_ids)))
@@ -563,7 +561,7 @@ class Subscription:
         """`leases` end, and with them those of later messages of their ordering keys."""
         keys, once = self.backlog.keys, self.exactly_once
         behind = keys.failed([lease for lease in leases if lease.okey]) if keys is not None else []
-        self._let_go(leases)
+        self._let_go(leases, by_client=True)
         message_ids = [lease.message_id for lease in leases]
         self._ledger.record(oplog.returned(oplog.Returned(self.sub_id, counts, message_ids)))
         if behind:
@@ -1115,22 +1113,22 @@ class Subscription:
         for leases in together.values():
             self.leases.grant(leases)
 
-    def adopt(self, old: Subscription, let_go: Iterable[Lease]) -> None:
+    def adopt(self, old: Subscription, let_go: Iterable[LetGo]) -> None:
         """Take over the open streams of `old`, the same subscription before a commit failed.
 
-        `let_go` are the leases that ended with the commit, or later; some of them are running again.
-
-        A lease counts against its stream as before. One whose ack or nack failed with the commit does not:
-        its client was done with it, and a failed ack does not take up room again.
+        `let_go` is what ended with the commit, or later. A lease counts against its stream as before. One
+        whose ack or nack failed with the commit does not: its client was done with it, and a failed ack does
+        not take up room again.
         """
         for consumer in old.consumers:
             consumer.subscription = self
             consumer.outstanding_messages = consumer.outstanding_bytes = 0
             self.consumers[consumer] = None
         self.ready = dict(old.ready)
-        find = old.leases.by_ack_id.get
+        had = {lease.ack_id: lease for leases, by_client in let_go if not by_client for lease in leases}
+        had.update(old.leases.by_ack_id)
         for lease in self.leases:
-            before = find(lease.ack_id)
+            before = had.get(lease.ack_id)
             if before is not None and before.holder is not None:
                 lease.holder, lease.named = before.holder, before.named
                 lease.holder.outstanding_messages += 1
@@ -1139,8 +1137,9 @@ class Subscription:
         if self.backlog.keys is not None:
             # Keys go on with the streams that had them.
             mine = self.leases.by_ack_id
-            had = {lease.okey: lease.holder for lease in let_go if lease.okey and lease.ack_id in mine}
-            self.backlog.arrange_as(old.backlog, had)
+            ended = [lease for leases, _ in let_go for lease in leases]
+            owners = {lease.okey: lease.holder for lease in ended if lease.okey and lease.ack_id in mine}
+            self.backlog.arrange_as(old.backlog, owners)
 
     def check_invariants(self) -> None:
         self.leases.check_invariants()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pubsubd.model import errors
+from pubsubd.model.events import Kind
 from pubsubd.wire import pb
 from tests.unit.broker.world import SUBSCRIPTION, World, check, numbered, states
 
@@ -210,3 +211,41 @@ def test_what_a_client_confirmed_before_a_failure_is_confirmed_after_it(std: Wor
     std.close_stream(consumer)
 
     assert [lease.message_id for lease in std.pull()] == [2]
+
+
+@pytest.mark.parametrize("written", [False, True])
+def test_the_journal_learns_of_streams_and_clients_exactly_once(eod: World, written: bool) -> None:
+    stream = eod.open_stream(client_id="mine", ready=False)
+    gone = eod.open_stream(client_id="gone", ready=False)
+    eod.close_stream(gone)
+    waiting = eod.open_pull()
+    eod.begin()
+    on_top = eod.open_stream(client_id="on top", ready=False)
+    eod.fail(written)
+    eod.turn()
+
+    told = [(event.stream_id, event.result) for event in eod.events(Kind.STREAM)]
+    pulls = {event.client_id for event in eod.events(Kind.STREAM) if not event.sub_id}
+    ids = [(stream.stream_id, 0), (gone.stream_id, 0), (gone.stream_id, 1), (on_top.stream_id, 0)]
+    assert [told.count(one) for one in ids] == [1, 1, 1, 1]
+    assert waiting.client_id in pulls, "it waits on, and what it gets will be under this number"
+
+
+def test_leases_that_a_seek_ended_fill_their_window_again(eod: World) -> None:
+    consumer = eod.open_stream(max_outstanding_messages=2)
+    eod.publish(b"a", b"b", b"c")
+    eod.settle()
+    assert consumer.shell.message_ids == [1, 2]
+
+    eod.seek_to_time(eod.now_us + 1)
+    assert consumer.outstanding_messages == 0
+    eod.begin()
+    eod.fail()
+    eod.broker.set_ready(consumer)
+    eod.settle()
+
+    assert consumer.shell.message_ids == [1, 2]
+    assert (consumer.outstanding_messages, consumer.outstanding_bytes) == (
+        2,
+        2 * consumer.shell.leases[0].size,
+    )

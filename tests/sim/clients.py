@@ -1,7 +1,7 @@
 """Everybody who calls the server: publishers, consumers with good and bad manners, and a forger.
 
-Consumers draw what becomes of each delivery when it comes (`plan.Manners`); in the calm that follows the storm
-they have good manners only. What a client was told goes to the auditor when it is told.
+Consumers draw what becomes of each delivery when it comes (`plan.Manners`); in the calm that follows the
+storm they have good manners only. What a client was told goes to the auditor when it is told.
 """
 
 from __future__ import annotations

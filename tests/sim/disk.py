@@ -1,8 +1,8 @@
 """The disk: what is durable (`SimDisk`), and how one boot of a server sees it (`SimStore`).
 
-`SimStore` keeps the contract of `pubsubd.storage.store.Store`, and passes its tests. A commit is one step: all
-of it is durable or nothing. Before and after that step time passes, and things go wrong, as `Trouble` says:
-the caller is told the truth about a commit only when nothing went wrong, which is what the contract allows.
+`SimStore` keeps the contract of `pubsubd.storage.store.Store`, and passes its tests. A commit is one step:
+all of it is durable or nothing. Before and after that step time passes, and things go wrong, as `Trouble`
+says. A caller whose commit fails cannot know whether it was written, which is what the contract allows.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@ Theory of operation. Callbacks run in the order in which they became ready. When
 `on_rest` that an instant is over, and jumps to the next timer. Nothing is waited for, nothing comes from
 outside, and there are no threads; so one program is one history. Where nothing can happen any more, `Stuck`.
 
-Which process a callback belongs to is a context variable: tasks inherit it from who made them. Callbacks of a
-process that was killed are dropped, so its tasks stop where they are, as under SIGKILL: no `finally` runs, and
-nothing is answered. `close` ends them when everything is over.
+Which process a callback belongs to is a context variable: tasks inherit it from who made them. Callbacks of
+a process that was killed are dropped, so its tasks stop where they are, as under SIGKILL: no `finally` runs,
+and nothing is answered. `close` ends them when everything is over.
 """
 
 from __future__ import annotations

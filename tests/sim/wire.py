@@ -1,8 +1,8 @@
 """The network: calls of clients that reach the handlers of the server, with delays, cuts and bounded buffers.
 
-Handlers get bytes and a fake ServicerContext, and nothing else knows that there is no socket. What is under way
-in one direction of a stream keeps its order. `write` of the server returns when the bytes fit into the window
-of the client, who opens it by reading: a client that does not read blocks it.
+Handlers get bytes and a fake ServicerContext, and nothing tells them that there is no socket. What is under
+way in one direction of a stream keeps its order. `write` of the server returns when the bytes fit into the
+window of the client, who opens it by reading: a client that does not read blocks it.
 
 A call ends for the server by its own doing, or because the client cancelled, its deadline passed, or the
 connection was cut; then its task is cancelled, and reads and writes fail in some order, as with gRPC.
@@ -66,14 +66,12 @@ class Network:
         delays: Delays,
         serving: Callable[[], tuple[Callable[[str], MethodHandler], Process] | None],
         ended: Callable[[str, Status], None],
-        wall_us: Callable[[], int],
     ) -> None:
         self.loop = loop
         self.chance = chance
         self.delays = delays
         self.serving = serving
         self.ended = ended  # told how each call ended on the server's side
-        self.wall_us = wall_us
         self._outside = contextvars.Context()  # of no process
         self._calls: dict[Call, None] = {}
 

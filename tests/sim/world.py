@@ -98,7 +98,7 @@ class World:
         self.trouble = Trouble(commit_us=(100, 3_000), read_us=(50, 1_000))
         self.server = Server(self.loop, self.disk, self.trouble, self.chance("disk"), self.plan, self)
         self.network = Network(
-            self.loop, self.chance("network"), Delays(), self.server.serving, self._call_ended, self.wall_us
+            self.loop, self.chance("network"), Delays(), self.server.serving, self._call_ended
         )
         self.at_rest: list[Callable[[], None]] = []  # called when an instant is over
         self._leapt_us = 0

@@ -1,4 +1,4 @@
-"""What every Store does: the file, the one in memory, and the fake that other tests use."""
+"""What every Store does: the file, the one in memory, and the fakes of other tests and the simulator."""
 
 from __future__ import annotations
 

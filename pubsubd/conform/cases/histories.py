@@ -36,8 +36,9 @@ NOT_TOLD = frozenset(
 class History:
     """Random operations on random deliveries of one subscription, and the log of it all.
 
-    Consumers are a stream and Pulls. Of the operations one half is on the newest deliveries of messages that
-    live, the other on any that there ever was: most of those are over, and must stay over.
+    Consumers are a stream and Pulls. Of the operations one half is on deliveries that a client still works
+    on, the other on any that there ever was: most of those are over, and must stay over. A client lets go
+    of a delivery by an ack, but also just so, after the delivery or an extension: then its lease is to end.
     """
 
     def __init__(self, lab: Lab, *, messages: int, seconds: float, seed: int) -> None:
@@ -47,7 +48,7 @@ class History:
         self.chance = random.Random(seed)
         self.log = Log()
         self.answers: Counter[str] = Counter()
-        self._newest: dict[str, Delivery] = {}  # by message id, of those that no ack is known to have ended
+        self._at_work: dict[str, Delivery] = {}  # by message id
         self._all: list[Delivery] = []
         self._busy: set[str] = set()  # message ids that an operation is under way for
 
@@ -117,7 +118,13 @@ class History:
     def _note(self, delivery: Delivery, asked: float = 0.0) -> None:
         self.log.handed.append(Handed(delivery.message_id, delivery.ack_id, delivery.at, asked))
         self._all.append(delivery)
-        self._newest[delivery.message_id] = delivery
+        self._at_work[delivery.message_id] = delivery
+        self._let_go(delivery)
+
+    def _let_go(self, delivery: Delivery) -> None:
+        """Now and then, of a delivery that the client could go on with."""
+        if self.chance.random() < 0.3:
+            self._at_work.pop(delivery.message_id, None)
 
     async def _operate(self, stream: Stream, pause: float, end: float) -> None:
         while time.monotonic() < end:
@@ -135,13 +142,13 @@ class History:
 
     def _choose(self) -> dict[str, Delivery]:
         """Deliveries for one call, by message id; no message twice, for their order would not be known."""
-        some = self._all if self.chance.random() < 0.5 else list(self._newest.values())
+        some = self._all if self.chance.random() < 0.5 else list(self._at_work.values())
         count = 1 if self.chance.random() < 0.7 else self.chance.randint(2, BATCH_MAX)
         chosen = self.chance.sample(some, min(count, len(some)))
         return {each.message_id: each for each in chosen if each.message_id not in self._busy}
 
     def _word(self) -> tuple[str, int]:
-        word = self.chance.choices(["extend", "nack", "ack"], [6, 3, 1])[0]
+        word = self.chance.choices(["extend", "nack", "ack"], [6, 2, 1])[0]
         return word, self.chance.choice([1, 2, 4, 12, 30]) if word == "extend" else 0
 
     async def _carry_out(self, word: str, seconds: int, deliveries: list[Delivery]) -> None:
@@ -165,8 +172,10 @@ class History:
             self.log.operations.append(
                 Operation(word, each.message_id, each.ack_id, sent, done, answer, seconds)
             )
-            if word == "ack" and answer is Answer.OK:
-                self._newest.pop(each.message_id, None)
+            if word == "extend":
+                self._let_go(each)
+            elif word == "ack" and answer is Answer.OK:
+                self._at_work.pop(each.message_id, None)
 
 
 def _answer(result: str | None) -> Answer:

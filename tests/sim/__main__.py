@@ -1,4 +1,4 @@
-"""Run seeds: `python -m tests.sim --seeds 1000`; or one of them again: `python -m tests.sim --seed 7 --trace`."""
+"""Run seeds: `python -m tests.sim --seeds 1000`, or one again: `python -m tests.sim --seed 7 --trace`."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class Population:
 
         self.world = world
         self.chance = world.chance("clients")
-        self.pace = self.chance.choice((0.04, 0.12, 0.3))  # seconds between publishes
+        self.pace = self.chance.choice((0.06, 0.2, 0.6))  # seconds between publishes
         self.manners = world.plan.manners
         self.publishing = self.consuming = True
         self.busy_us = 0  # when something was last delivered
@@ -306,6 +306,7 @@ class Consumer:
             first.max_outstanding_messages,
             first.max_outstanding_bytes,
             asked_us,
+            first.stream_ack_deadline_seconds,
         )
         stream.send_first(first)
         self._plan_end(call, stream)
@@ -339,7 +340,7 @@ class Consumer:
         world, chance = self._world, self._chance
         if not world.storm:
             return
-        us = round(chance.uniform(0.1, 15.0) * SECOND_US)
+        us = round(chance.uniform(0.05, 6.0) * SECOND_US)
         if chance.random() < self.manners.leaves:
             world.network.after(us, self._leave_early, call)
         elif chance.random() < self.manners.half_closes:

@@ -97,7 +97,7 @@ class Forger:
         number = 0
         if chance.random() < 0.5:
             number = self._population.stream_count = self._population.stream_count + 1
-            world.tell("stream_opened", number, subscription, "", 1, 0, world.wall_us())
+            world.tell("stream_opened", number, subscription, "", 1, 0, world.wall_us(), 10)
             requests = [first, chance.choice(_senseless_later(subscription))]
         else:
             first.stream_ack_deadline_seconds = chance.choice((1, 9, 601, -1))

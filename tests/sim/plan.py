@@ -158,12 +158,12 @@ def draw(seed: int) -> Plan:
         publishers=chance.choice((1, 1, 2)),
         consumers=chance.choice((1, 1, 2)),
         manners=_draw_manners(chance),
-        changes=chance.choice((1.0, 3.0, 10.0)),
+        changes=chance.choice((0.4, 1.0, 4.0)),
         forgeries=chance.choice((0.5, 2.0, 5.0)),
-        disk_trouble=chance.choice((0.0, 2.0, 6.0)),
-        kills=chance.choice((0.0, 3.0, 8.0, 20.0)),
+        disk_trouble=chance.choice((0.0, 2.0, 8.0)),
+        kills=chance.choice((0.0, 1.5, 4.0, 12.0)),
         cuts=chance.choice((0.0, 1.0, 5.0)),
-        jumps=chance.choice((0.0, 10.0, 30.0)),
+        jumps=chance.choice((0.0, 12.0, 40.0)),
         journal_bytes=1 << 40,
     )
 

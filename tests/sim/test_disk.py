@@ -1,4 +1,4 @@
-"""What goes wrong with a commit, and what is then on the disk. What goes right is in the contract of Stores."""
+"""What goes wrong with a commit, and what is then on the disk; what goes right is in the contract."""
 
 from __future__ import annotations
 

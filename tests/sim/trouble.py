@@ -102,7 +102,7 @@ class Operator:
 
     async def end(self) -> None:
         """No more of it, and the server is up."""
-        server, (keeping, *others) = self._world.server, self._tasks
+        server, (_, *others) = self._world.server, self._tasks
         self._ending = True
         for task in others:
             task.cancel()
@@ -110,7 +110,10 @@ class Operator:
         self._world.at_rest.clear()
         while server.stopping or not server.up.is_set():
             await (server.gone.wait() if server.stopping else server.up.wait())
-        keeping.cancel()
+
+    def leave(self) -> None:
+        """A server that ends now stays down. Until then one may, at a commit that began in the storm."""
+        self._tasks[0].cancel()
 
     async def _keep_up(self) -> None:
         world, chance, server = self._world, self._chance, self._world.server

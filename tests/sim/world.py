@@ -202,6 +202,8 @@ class World:
                 self.loop.run_until_complete(self._live())
             except Stuck as error:
                 self.breaks("something can always happen", str(error))
+            except Exception:
+                self.breaks("the simulation failed", traceback.format_exc())
             outcome = self._finish()
             self.loop.close()
         outcome.cpu_seconds = time.process_time() - began
@@ -253,14 +255,17 @@ class World:
         operator.begin()
         await self._storm()
         self.storm = False
+        self.outcome.counts["seconds of storm"] = self.loop.now_us // SECOND_US
         self.trace.note("world", "the storm is over")
         await weather.end()
         await operator.end()
         population.calm_down()
         await self._calm(population)
+        await self.server.up.wait()
         assert self.server.engine is not None
         self.tell("finished", self.server.engine, self.disk, self.wall_us())
         await population.end()
+        operator.leave()
         self.server.stop()
         await self.server.gone.wait()
         self.server.boot()
@@ -286,9 +291,10 @@ class World:
                 broker = await engine.broker()
                 if not any(one.unfinished_count or one.is_reading for one in broker.subscriptions()):
                     return
+        engine = self.server.engine
         left = [
             f"{one.name}: {len(one.leases)} leased, {one.waiting_count} waiting, reading: {one.is_reading}"
-            for one in (await self.server.engine.broker()).subscriptions()  # type: ignore[union-attr]
+            for one in (() if engine is None else engine._broker.subscriptions())
         ]
         self.breaks("liveness", f"after {_CALM_SECONDS_MAX} quiet seconds not all is acked: {left}")
         await asyncio.sleep(0)

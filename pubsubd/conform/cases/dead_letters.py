@@ -331,8 +331,9 @@ async def kill_around_the_forward_loses_and_doubles_nothing(lab: Lab) -> str:
         moments = [*FAULTS, ""] if own.served.admin_port else [""]
         sub, dead = await with_dead_letters(own, ack_deadline_seconds=600)
         for number in range(kills):
-            last = await failed_four_times(sub)
-            await kill_at_the_nack(own, sub, last, moments[number % len(moments)], chance)
+            last, took = await failed_four_times(sub)
+            moment = moments[number % len(moments)]
+            await kill_at_the_nack(own, sub, last, moment, chance.uniform(0, took))
             await own.start()
             outcomes += await each_once(sub, dead, last)
         await check_quiet(sub, dead, 5)
@@ -345,20 +346,27 @@ async def kill_around_the_forward_loses_and_doubles_nothing(lab: Lab) -> str:
     )
 
 
-async def failed_four_times(sub: Sub) -> list[Delivery]:
-    """Three new messages, leased for the fifth time."""
+async def failed_four_times(sub: Sub) -> tuple[list[Delivery], float]:
+    """Three new messages, leased for the fifth time, and the seconds that a nack of them takes."""
     await sub.publish(3)
+    took = []
     for _ in range(4):
-        await sub.nack(*await sub.pull(3, within=WITHIN))
+        deliveries = await sub.pull(3, within=WITHIN)
+        start = time.monotonic()
+        await sub.nack(*deliveries)
+        took.append(time.monotonic() - start)
     last = await sub.pull(3, within=WITHIN)
     check_attempts(last, 5, 5, 5)
-    return last
+    return last, min(took)
 
 
 async def kill_at_the_nack(
-    own: OwnLab, sub: Sub, last: Sequence[Delivery], moment: str, chance: random.Random
+    own: OwnLab, sub: Sub, last: Sequence[Delivery], moment: str, seconds: float
 ) -> None:
-    """Kills the server while it handles the nacks that forward; `moment` is of FAULTS, or empty for any."""
+    """Kills the server while it handles the nacks that forward.
+
+    `moment` is of FAULTS; when it is empty, the kill comes so many seconds after the nacks.
+    """
     if moment:
         await own.inject_fault(FAULTS[moment], commits=1)
         with suppress(grpc.RpcError):
@@ -366,7 +374,7 @@ async def kill_at_the_nack(
         await own.wait_for_its_end()
     else:
         nack = asyncio.create_task(_nack(sub, last))
-        await asyncio.sleep(chance.uniform(0, 0.006))
+        await asyncio.sleep(seconds)
         await own.kill()
         await nack
 

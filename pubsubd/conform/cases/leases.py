@@ -49,7 +49,7 @@ async def quiet_until(moment: float, sub: Sub, stream: Stream) -> None:
     """
     while (now := time.monotonic()) < moment:
         seen = stream.take_now() + await sub.pull_now()
-        check(not seen, f"The message came {moment - now:.1f} s before the end of a time when none was due.")
+        check(not seen, f"A message came that was not due for {moment - now:.1f} s at least.")
         await until(min(now + 1, moment))
     stream.check_open()
 

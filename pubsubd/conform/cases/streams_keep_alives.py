@@ -154,7 +154,12 @@ async def keep_alives_are_answered_under_load(lab: Lab) -> str:
 
         async def listen() -> None:
             while True:
-                await stream.response(within=PONG_SECONDS_MAX)
+                try:
+                    await stream.response(within=PONG_SECONDS_MAX)
+                except Failed:
+                    stream.check_open()
+                    silence = f"For {PONG_SECONDS_MAX:g} s the stream brought no response."
+                    raise Failed(silence) from None
                 arrivals.append(time.monotonic())
 
         async def ack() -> None:

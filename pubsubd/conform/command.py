@@ -247,6 +247,7 @@ async def _run(options: Options, err: Console) -> Report:
         seconds=time.monotonic() - start,
         full=options.full,
         left_behind=runner.left_behind,
+        late_seconds_max=runner.late_seconds_max,
     )
 
 

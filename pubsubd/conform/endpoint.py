@@ -34,7 +34,8 @@ class Endpoint:
 
     def channel(self, *options: tuple[str, object]) -> grpc.aio.Channel:
         """A connection of its own. Options given here win over those of every connection."""
-        own = [*CHANNEL_OPTIONS, ("grpc.use_local_subchannel_pool", 1), *options]
+        # Of two options of one name gRPC takes the first, so each stands here once.
+        own = list({**dict(CHANNEL_OPTIONS), "grpc.use_local_subchannel_pool": 1, **dict(options)}.items())
         if self.credentials is None:
             return grpc.aio.insecure_channel(self.address, options=own)
         return grpc.aio.secure_channel(self.address, self.credentials, options=own)

@@ -490,7 +490,7 @@ class Stream:
 
     async def ended(self, within: float = 5) -> tuple[StatusCode, str]:
         """The status that the server closes the stream with."""
-        await self._until(lambda: self.status is not None, within, lambda: "The stream was still open", True)
+        await self._until(lambda: self.status is not None, within, lambda: "The stream did not end", True)
         assert self.status is not None
         return self.status
 

@@ -19,7 +19,7 @@ from rich.text import Text
 
 from pubsubd import __version__
 from pubsubd.conform.case import GROUPS
-from pubsubd.conform.runner import Outcome, Result
+from pubsubd.conform.runner import LATE_SECONDS_MAX, Outcome, Result
 
 FORMAT = 1
 
@@ -84,6 +84,7 @@ class Report:
     full: bool
     lines: tuple[Line, ...]
     left_behind: tuple[str, ...] = ()
+    late_seconds_max: float = 0.0  # how late this side was at worst
     version: str = __version__
 
     @classmethod
@@ -97,10 +98,20 @@ class Report:
         full: bool,
         name: str = "",
         left_behind: Sequence[str] = (),
+        late_seconds_max: float = 0.0,
     ) -> Report:
         date = began.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
         lines = tuple(Line.of(result) for result in results)
-        return cls(name or endpoint, endpoint, date, round(seconds, 1), full, lines, tuple(left_behind))
+        return cls(
+            name or endpoint,
+            endpoint,
+            date,
+            round(seconds, 1),
+            full,
+            lines,
+            tuple(left_behind),
+            round(late_seconds_max, 2),
+        )
 
     def counts(self, group: str = "") -> Counter[Outcome]:
         """How many cases, of this group or of all, came to what."""
@@ -145,6 +156,12 @@ def show(report: Report, console: Console, *, all_lines: bool = False) -> None:
     console.print(_table(report))
     for name in report.left_behind:
         console.print(f"Could not be deleted: {name}", style="yellow", markup=False)
+    if report.late_seconds_max > LATE_SECONDS_MAX:
+        console.print(
+            f"This side was late by up to {report.late_seconds_max:.1f} s: a machine with more time to spare,"
+            " or --jobs with a smaller number, gives surer results.",
+            style="yellow",
+        )
     console.print(Text(report.score, style="bold red" if report.bad else "bold green"), soft_wrap=True)
 
 
@@ -205,6 +222,7 @@ def json_of(report: Report) -> str:
         "full": report.full,
         "counts": {outcome.value: report.counts()[outcome] for outcome in Outcome},
         "left_behind": list(report.left_behind),
+        "late_seconds_max": report.late_seconds_max,
         "cases": [{**vars(line), "critical": list(line.critical)} for line in report.lines],
     }
     return json.dumps(found, indent=2, ensure_ascii=False) + "\n"
@@ -232,6 +250,7 @@ def read_json(path: Path) -> Report:
             full=found["full"],
             lines=lines,
             left_behind=tuple(found["left_behind"]),
+            late_seconds_max=found["late_seconds_max"],
             version=found["version"],
         )
     except OSError as error:

@@ -10,12 +10,13 @@ import asyncio
 import subprocess
 import sys
 
+import grpc
 import pytest
 
 from pubsubd.conform import cases  # noqa: F401  registers the cases that are run here
 from pubsubd.conform.case import REGISTRY
 from pubsubd.conform.endpoint import Endpoint, EndpointError, endpoint_of
-from pubsubd.conform.lab import Setting
+from pubsubd.conform.lab import Lab, Setting
 from pubsubd.conform.runner import Outcome, Runner
 from tests.conform.secured import Authority, gated, service_account, tls_proxy
 from tests.conform.support import Notes
@@ -162,3 +163,16 @@ async def test_the_command_takes_tls_and_credentials(server, authority, monkeypa
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert "2 of 2 cases passed." in done.stdout
+
+
+# --- options ------------------------------------------------------------------------------------------------
+
+
+async def test_an_option_given_for_a_connection_wins(setting):
+    async with Lab(setting) as lab:
+        sub = await lab.subscription()
+        await sub.publish(size=5000)
+        narrow = lab.new_client(("grpc.max_receive_message_length", 1000))
+        with pytest.raises(grpc.aio.AioRpcError, match="larger than max"):
+            await narrow.Pull(subscription=sub.name, max_messages=1)
+        await lab.clean_up()

@@ -134,6 +134,14 @@ def test_the_table_tells_everything_when_asked():
     assert "CT-01  pass" in text and "Answered OK." in text
 
 
+def test_the_table_warns_when_this_side_was_late():
+    console = Console(file=StringIO(), width=300)
+    show(report(late_seconds_max=1.26), console)
+
+    assert "This side was late by up to 1.3 s" in console.file.getvalue()
+    assert "This side was late" not in shown()
+
+
 def test_the_table_counts_each_group():
     rows = [line.split() for line in shown().splitlines()]
 

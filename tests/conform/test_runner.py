@@ -277,6 +277,47 @@ async def test_the_longest_start_first_and_no_more_at_once_than_asked(setting, c
     ]
 
 
+@pytest.mark.parametrize("passes_at_last", [True, False])
+async def test_a_case_that_failed_while_this_side_was_late_gets_one_more_try(setting, cases, passes_at_last):
+    tries = []
+
+    @cases("CT-90")
+    async def body(lab):
+        tries.append(time.monotonic())
+        if len(tries) == 1:
+            time.sleep(0.7)  # no processor time for anybody here
+        if len(tries) == 1 or not passes_at_last:
+            raise Failed("Seen instead.")
+        return "Seen."
+
+    outcome, seen = await only(setting, cases)
+
+    assert outcome is (Outcome.PASS if passes_at_last else Outcome.FAIL)
+    assert seen.startswith("Seen. (Second try: in the first, not passed, this side was 0.") or (
+        not passes_at_last and seen.startswith("Seen instead. (Second try")
+    )
+    assert len(tries) == 2
+
+
+async def test_a_case_that_failed_in_time_gets_no_other_try(setting, cases):
+    tries = []
+
+    @cases("CT-90")
+    async def late_and_good(lab):
+        time.sleep(0.7)
+        return "Seen."
+
+    @cases("CT-91", alone=True)
+    async def body(lab):
+        tries.append(1)
+        raise Failed("Seen instead.")
+
+    results = await run(setting, cases)
+
+    assert (results["CT-90"].seen, results["CT-91"].seen) == ("Seen.", "Seen instead.")
+    assert len(tries) == 1
+
+
 # --- what is left -------------------------------------------------------------------------------------------
 
 

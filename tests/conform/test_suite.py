@@ -1,0 +1,58 @@
+"""The suite is whole: every id of the checklist, and each can be told to somebody in sentences."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from pubsubd.conform import cases  # noqa: F401  registers the cases
+from pubsubd.conform.case import GROUPS, REGISTRY, Hook
+
+# How many cases each group of the checklist has; they are numbered from 01 without a gap.
+COUNTS = {"CT": 28, "CS": 62, "CE": 39, "CN": 12, "CO": 20, "CD": 11}
+CHECKLIST = [f"{group}-{number:02}" for group, count in COUNTS.items() for number in range(1, count + 1)]
+
+# The long cases, by the checklist; each has a short form in the default run.
+LONG = {"CE-11", "CE-13", "CE-17", "CE-35", "CS-48", "CD-07"}
+
+
+def test_every_case_of_the_checklist_is_there_once():
+    assert list(COUNTS) == list(GROUPS)
+    assert sorted(REGISTRY) == sorted(CHECKLIST)
+
+
+def test_every_promise_is_a_sentence_of_its_own():
+    for case in REGISTRY.values():
+        first = case.promise.split()[0]
+        assert first[0].isupper() or "_" in first, case.id  # a field is not written with a capital
+        assert case.promise.endswith("."), case.id
+        assert 20 <= len(case.promise) <= 160, case.id
+    assert len({case.promise for case in REGISTRY.values()}) == len(REGISTRY)
+
+
+def test_the_long_cases_say_what_their_short_form_leaves_out():
+    assert {case.id for case in REGISTRY.values() if case.short} >= LONG
+
+
+def test_no_case_waits_longer_than_the_default_run_may_take():
+    assert max(case.seconds for case in REGISTRY.values()) <= 120
+    assert sum(case.seconds for case in REGISTRY.values() if case.alone) <= 60
+
+
+def test_cases_that_restart_or_break_a_server_say_so():
+    hooked = {hook: {case.id for case in REGISTRY.values() if hook in case.needs} for hook in Hook}
+
+    assert hooked[Hook.RESTART] >= {"CE-14", "CE-15", "CE-16", "CE-17", "CE-19", "CN-11", "CD-07", "CD-10"}
+    assert hooked[Hook.STOP] >= {"CS-47"}
+    assert hooked[Hook.FAULTS] >= {"CT-21", "CT-22"}
+
+
+def test_the_command_lists_them_all():
+    done = subprocess.run(
+        [sys.executable, "-m", "pubsubd", "conform", "--list"], capture_output=True, text=True, timeout=60
+    )
+
+    assert done.returncode == 0, done.stderr
+    listed = [line.split()[0] for line in done.stdout.splitlines() if line.startswith("C")]
+    assert listed == CHECKLIST
+    assert f"{len(CHECKLIST)} cases" in done.stdout

@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 from grpc import StatusCode
 
-from pubsubd.conform.calls import PERMANENT, Refusal, permanent
+from pubsubd.conform.calls import PERMANENT, Refusal, about, permanent
 from pubsubd.conform.case import Differs, Failed, case, check
 from pubsubd.conform.lab import (
     Delivery,
@@ -102,9 +102,9 @@ async def extension_may_shorten_a_lease(lab: Lab) -> str:
     b = await sub.redelivered(a, within=3)
 
     check(b.at - sent >= 1, f"It came again {b.at - sent:.2f} s after an extension by 1 s.")
-    with permanent(a):
+    with about("An ack of the old id"), permanent(a):
         await sub.ack(a)
-    with permanent(a):
+    with about("A modack of the old id"), permanent(a):
         await sub.modack(10, a)
     return f"Redelivered {b.at - sent:.1f} s after the modack by 1 s; the old id was {REFUSED}."
 
@@ -164,7 +164,7 @@ async def earlier_ack_id_is_refused(lab: Lab) -> str:
     async with sub.stream() as stream:
         a, b, _ = await returned_at_its_deadline(sub, stream)
 
-        with permanent(a):
+        with about("An ack of the earlier id"), permanent(a):
             await sub.ack(a)
         await stream.nothing_for(3)
         await sub.ack(b)
@@ -182,7 +182,7 @@ async def expired_ack_id_is_refused_though_idle(lab: Lab) -> str:
     sub = await lab.subscription()
     (a,) = await sub.lease_expired()
 
-    with permanent(a):
+    with about("An ack of the expired id"), permanent(a):
         await sub.ack(a)
     (b,) = await sub.pull()
     check_redelivered(b, a)
@@ -199,7 +199,7 @@ async def expired_lease_cannot_be_extended(lab: Lab) -> str:
     sub = await lab.subscription()
     (a,) = await sub.lease_expired()
 
-    with permanent(a):
+    with about("A modack of the expired id"), permanent(a):
         await sub.modack(30, a)
     (b,) = await sub.pull()
     check_redelivered(b, a)
@@ -239,7 +239,7 @@ async def ack_shortly_before_and_after_the_deadline(lab: Lab) -> str:
     await sub.ack(a)
     await until(max(a.at, b.at) + 11)
 
-    with permanent(b):
+    with about("An ack 11 s after the delivery"), permanent(b):
         await sub.ack(b)
     return f"OK after 9.5 s; {REFUSED} after 11 s."
 
@@ -308,9 +308,9 @@ async def nacked_ack_id_is_refused(lab: Lab) -> str:
     (a,) = await sub.lease()
     await sub.nack(a)
 
-    with permanent(a):
+    with about("An ack of the nacked id"), permanent(a):
         await sub.ack(a)
-    with permanent(a):
+    with about("A modack of the nacked id"), permanent(a):
         await sub.modack(10, a)
     await sub.redelivered(a)
     return f"Ack and modack were each {REFUSED}; the message was redelivered all the same."
@@ -364,7 +364,8 @@ async def repeated_ack_is_ok(lab: Lab) -> str:
     for moment in moments:
         await until(start + moment)
         if await is_refused(sub.ack(a), a):
-            raise Failed(f"The ack repeated {moment} s after the first was {REFUSED}.")
+            when = f"{moment} s after the first" if moment else "at once"
+            raise Failed(f"The ack repeated {when} was {REFUSED}.")
     await sub.nothing_for(1)
     return f"OK again at once, {moments[1]} s and {moments[2]} s after the first, and no redelivery."
 
@@ -380,7 +381,7 @@ async def late_extension_is_ok_and_late_nack_is_not(lab: Lab) -> str:
     await sub.ack(a)
     extension_refused = await is_refused(sub.modack(10, a), a)
 
-    with permanent(a):
+    with about("A nack after the ack"), permanent(a):
         await sub.nack(a)
     await sub.nothing_for(LEASE_AND_MORE)
     if extension_refused:
@@ -451,7 +452,7 @@ async def pull_gives_the_same_leases(lab: Lab) -> str:
     waited = b.at - asked
     check(waited >= 10, f"It came again {waited:.2f} s after the Pull, before its deadline.")
 
-    with permanent(a):
+    with about("An ack of the earlier id"), permanent(a):
         await sub.ack(a)
     check(not await sub.pull_now(), "The refused ack ended the lease of the newer delivery.")
     await sub.nack(b)
@@ -539,7 +540,7 @@ async def acked_message_comes_back_by_a_seek(lab: Lab) -> str:
     check_redelivered(b, a)
     check(b.message == a.message, "The message came back changed.")
 
-    with permanent(a):
+    with about("An ack of the id from before the seek"), permanent(a):
         await sub.ack(a)
     await sub.ack(b)
     await sub.nothing_for(2)
@@ -587,7 +588,7 @@ async def nack_of_a_purged_message_is_refused(lab: Lab) -> str:
     (a,) = await sub.lease()
     await sub.seek(now_for(a))
 
-    with permanent(a):
+    with about("A nack of the purged message"), permanent(a):
         await sub.nack(a)
     await sub.nothing_for(LEASE_AND_MORE)
     return f"The nack was {REFUSED}; no redelivery for {LEASE_AND_MORE} s."
@@ -649,7 +650,7 @@ async def expired_ack_id_is_refused_when_switched_on(lab: Lab) -> str:
     (a,) = await sub.lease_expired()
     await sub.set_exactly_once(True)
 
-    with permanent(a):
+    with about("An ack of the expired id"), permanent(a):
         await sub.ack(a)
     return f"The ack was {REFUSED}."
 
@@ -714,10 +715,10 @@ async def ack_id_of_a_deleted_subscription_is_refused(lab: Lab) -> str:
         name=sub.name, topic=sub.topic, ack_deadline_seconds=10, enable_exactly_once_delivery=True
     )
 
-    with permanent(a):
+    with about("An ack of an id of the deleted subscription"), permanent(a):
         await sub.ack(a)
     (b,) = await sub.lease()
-    with permanent(a):
+    with about("A later ack of an id of the deleted subscription"), permanent(a):
         await sub.ack(a)
     await sub.ack(b)
     return f"It was {REFUSED}, also while a message of the new subscription was leased."

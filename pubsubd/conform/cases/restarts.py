@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import grpc
 from grpc import StatusCode
 
-from pubsubd.conform.calls import Client, permanent
+from pubsubd.conform.calls import Client, about, permanent
 from pubsubd.conform.case import Erred, Failed, Hook, case, check
 from pubsubd.conform.cases.leases import LEASE_AND_MORE, REFUSED, is_refused, pull_one, quiet_until
 from pubsubd.conform.lab import Delivery, Lab, Sub, check_redelivered, count_of, said, until
@@ -72,7 +72,7 @@ async def lease_that_ended_while_down_is_over(lab: Lab) -> str:
         await own.start()
         await until(start + 16)
 
-        with permanent(a):
+        with about("An ack of the expired id"), permanent(a):
             await sub.ack(a)
         (b,) = await sub.pull()
         check_redelivered(b, a)

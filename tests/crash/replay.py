@@ -144,7 +144,7 @@ class _RowSoFar:
 
     published: set[int] = field(default_factory=set)
     dead: list[Record] = field(default_factory=list)
-    dropped: list[tuple[Record, Subscription]] = field(default_factory=list)
+    dropped: list[tuple[Record, Subscription, int]] = field(default_factory=list)  # kept_us at that moment
 
 
 @dataclass
@@ -349,8 +349,9 @@ class Replayer:
                 self.problem(record, f"its copy {record.aux} was not published with it")
             elif (copy.topic_id, copy.okey) != (record.topic_id, self.published[record.message_id].okey):
                 self.problem(record, f"its copy is {copy}")
-        for record, sub in row.dropped:
-            kept_us = self.unacked_kept_us(sub)
+        for record, sub, then_us in row.dropped:
+            # A change of the retention that one of the two records tells may stand before or after the other.
+            kept_us = min(then_us, self.unacked_kept_us(sub))
             if sub.attached and record.aux > record.ts_us - kept_us:
                 self.problem(record, f"drops what is younger than {kept_us} us")
 
@@ -610,6 +611,8 @@ class Replayer:
         if record.result == OK:
             sub.finish(record.message_id, record.ts_us)
             sub.acked[record.message_id] = record.generation
+            # Without exactly-once an id that was nacked may be acked afterwards; that is then its outcome.
+            sub.nacked_us.pop((record.message_id, record.generation), None)
 
     def _expire(self, record: Record, sub: Subscription) -> None:
         self._refers(record, sub)
@@ -708,7 +711,7 @@ class Replayer:
                 self.problem(record, "dropped within its retention")
             sub.purge(record.message_id, record.ts_us)
             return
-        self._row.dropped.append((record, sub))
+        self._row.dropped.append((record, sub, self.unacked_kept_us(sub)))
         for message_id in [m for m in sub.unacked if self.published[m].ts_us < record.aux]:
             if message_id not in sub.leases:
                 sub.purge(message_id, record.ts_us)

@@ -371,6 +371,19 @@ def test_a_copy_with_another_key() -> None:
     assert problem.startswith("its copy is Published(topic_id=2")
 
 
+def test_an_id_that_was_nacked_and_then_acked_is_an_acked_one() -> None:
+    journal = Journal(enable_exactly_once_delivery=False)
+    journal.publish(1)
+    journal.deliver(1, at=1)
+    journal.ask(NACK, 1, at=2)
+    journal.ask(ACK, 1, at=3)
+    journal.config("updated", at=4, enable_exactly_once_delivery=True)
+    journal.ask(NACK, 1, at=5, result=PERMANENT)
+    assert journal.problems == []
+    journal.ask(NACK, 1, at=6, result=NOOP)
+    assert journal.problems == ["answered as done, and it is not"]
+
+
 # -- retention --------------------------------------------------------------------------------------------
 
 
@@ -397,6 +410,16 @@ def test_a_topic_may_keep_messages_for_longer() -> None:
     journal.publish(1, at=0)
     journal.drop_before(20, at=650)
     assert journal.problems == ["drops what is younger than 700000000 us"]
+
+
+def test_a_longer_retention_that_comes_with_the_commit_of_a_drop() -> None:
+    journal = Journal(message_retention_duration="600s")
+    journal.publish(1, at=0)
+    with journal.commit():
+        journal.drop_before(20, at=620)
+        journal.topic("updated", at=620, message_retention_duration="700s")
+    assert journal.problems == []
+    assert journal.subscription.unacked == set()
 
 
 def test_a_delivery_after_its_retention() -> None:

@@ -201,6 +201,7 @@ class Population:
         world, chance = self.world, self.chance
         while world.storm:
             await asyncio.sleep(chance.expovariate(1 / world.plan.cuts))
+            await world.server.up.wait()
             streams = [call for call in world.network.calls if isinstance(call, StreamCall)]
             if streams and world.storm:
                 world.fault("cut stream")

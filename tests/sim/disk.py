@@ -41,6 +41,7 @@ class Trouble:
     commit_us: tuple[int, int] = (0, 0)  # how long a commit takes
     read_us: tuple[int, int] = (0, 0)
     full: bool = False  # nothing can be written
+    unmet: str = ""  # what is told as a fault as soon as something meets it
     failing_commits: float = 0.0  # chances
     failing_written: float = 0.0
     failing_reads: float = 0.0
@@ -200,6 +201,7 @@ class SimStore:
         fate = self._fate(trouble)
         # Whatever is decided now, time passes before it is written and before it is known.
         whole_us = self._draw_us(trouble.commit_us)
+        self._meet()
         before_us = self._chance.randrange(whole_us + 1) if whole_us else 0
         await self._sleep_us(before_us)
         await self._until_not_stalled()
@@ -290,10 +292,18 @@ class SimStore:
         await asyncio.Future()
 
     async def _read(self) -> None:
+        self._meet(reading=True)
         await self._pass(self._trouble.read_us)
         if self._strikes(self._trouble.failing_reads):
             self._fault("read fails")
             raise StorageFailed("disk I/O error")
+
+    def _meet(self, reading: bool = False) -> None:
+        """The trouble there is may be one that only those meet who read."""
+        unmet = self._trouble.unmet
+        if unmet and (reading or not unmet.startswith("reads")):
+            self._trouble.unmet = ""
+            self._fault(unmet)
 
     async def _pass(self, bounds: tuple[int, int]) -> None:
         await self._sleep_us(self._draw_us(bounds))

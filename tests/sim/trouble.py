@@ -35,7 +35,7 @@ class Weather:
     def _clear(self) -> None:
         trouble = self._world.trouble
         trouble.commit_us, trouble.read_us = self._usual
-        trouble.full = False
+        trouble.full, trouble.unmet = False, ""
         trouble.failing_commits = trouble.failing_reads = trouble.failing_loads = 0.0
         trouble.stalled_until_us = 0
 
@@ -43,23 +43,25 @@ class Weather:
         chance = self._chance
         while True:
             await asyncio.sleep(chance.expovariate(1 / self._world.plan.disk_trouble))
+            # What nobody meets is no trouble.
+            await self._world.server.begun.wait()
             self._turn_bad()
             await asyncio.sleep(chance.choice((0.02, 0.1, 0.5, 2.0, 6.0)))
             self._clear()
             self._world.trace.note("disk", "is well again")
 
     def _turn_bad(self) -> None:
-        chance, trouble, fault = self._chance, self._world.trouble, self._world.fault
+        chance, trouble = self._chance, self._world.trouble
         kind = chance.randrange(7)
         if kind == 0:
             slow_ms = chance.choice((20, 100, 700, 1500))
             trouble.commit_us = (slow_ms * 500, slow_ms * 1000)
-            fault("disk slow")
+            trouble.unmet = "disk slow"
         elif kind == 1:
             trouble.stalled_until_us = self._world.loop.now_us + round(
                 chance.choice((0.5, 2.0, 8.0, 12.0)) * SECOND_US
             )
-            fault("disk stalled")
+            trouble.unmet = "disk stalled"
         elif kind in (2, 3):
             trouble.failing_commits = chance.choice((0.2, 0.7, 1.0))
             trouble.failing_written = chance.choice((0.0, 0.5, 1.0))
@@ -67,12 +69,12 @@ class Weather:
         elif kind == 4:
             trouble.full = True
             trouble.failing_loads = chance.choice((0.0, 0.5))
-            fault("disk full for a while")
+            trouble.unmet = "disk full for a while"
         elif kind == 5:
             trouble.failing_reads = chance.choice((0.3, 1.0))
         else:
             trouble.read_us = (10_000, chance.choice((100_000, 3_000_000)))
-            fault("reads slow")
+            trouble.unmet = "reads slow"
 
 
 class Operator:
@@ -194,6 +196,7 @@ class Operator:
         world, chance = self._world, self._chance
         while True:
             await asyncio.sleep(chance.expovariate(1 / world.plan.jumps))
+            await world.server.up.wait()
             seconds = chance.choice((3, 11, 30, 300, 3600, 5 * 3600))
             world.fault("the machine slept for hours" if seconds >= 3600 else "the machine slept for a while")
             world.leap(seconds * SECOND_US)

@@ -300,7 +300,7 @@ class Live:
             "consumers": [list(one.consumers) for one in broker.subscriptions()],
             "rows": (
                 *map(len, (ledger.messages, ledger.endings, ledger.topics, ledger.subscriptions)),
-                *map(len, (ledger.snapshots, ledger.closed, ledger.opened, ledger.ended, ledger.changed)),
+                *map(len, (ledger.snapshots, ledger.closed, ledger.changed)),
             ),
         }
 

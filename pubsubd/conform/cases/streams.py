@@ -1,7 +1,8 @@
 """What the cases of StreamingPull share.
 
 Nothing here counts on what only some endpoints do: that a stream has taken its first request is seen by a
-message that arrives on it, not by the answer to a keep-alive.
+message that arrives on it, not by the answer to a keep-alive. Streams follow one another on one subscription
+only where that is the point: an endpoint that gives messages to streams that are gone is told so elsewhere.
 """
 
 from __future__ import annotations

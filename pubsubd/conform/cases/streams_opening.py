@@ -22,7 +22,7 @@ from pubsubd.conform.cases.streams import (
     running,
     share_out,
 )
-from pubsubd.conform.lab import Lab, Sub
+from pubsubd.conform.lab import Lab, Sub, count_of
 from pubsubd.wire import pb
 
 INVALID_ARGUMENT = StatusCode.INVALID_ARGUMENT
@@ -73,19 +73,17 @@ async def first_deadline_out_of_range_is_refused(lab: Lab) -> str:
 
 @case("CS-05", promise="Deadlines of 10 and of 600 seconds are accepted.", seconds=1)
 async def first_deadline_at_the_ends_of_its_range_is_accepted(lab: Lab) -> str:
-    sub = await lab.subscription()
     for seconds in (10, 600):
-        async with running(sub, stream_ack_deadline_seconds=seconds) as stream:
+        async with running(await lab.subscription(), stream_ack_deadline_seconds=seconds) as stream:
             stream.check_open()
     return "With deadline 10 and with 600 the stream was opened and brought a message."
 
 
 @case("CS-06", promise="Only the first request names the subscription.", seconds=1)
 async def later_subscription_is_refused(lab: Lab) -> str:
-    sub = await lab.subscription()
-    other = await lab.subscription(topic=sub.topic)
+    sub, other = await lab.subscription(), await lab.subscription()
     await check_later_refused(sub, "with another subscription", subscription=other.name)
-    await check_later_refused(sub, "with the stream's own subscription", subscription=sub.name)
+    await check_later_refused(other, "with the stream's own subscription", subscription=other.name)
     return "Another name and the stream's own were both refused with INVALID_ARGUMENT."
 
 
@@ -97,9 +95,8 @@ async def later_client_id_is_refused(lab: Lab) -> str:
 
 @case("CS-08", promise="Only the first request sets limits of flow control.", seconds=1)
 async def later_limits_are_refused(lab: Lab) -> str:
-    sub = await lab.subscription()
-    await check_later_refused(sub, "with max_outstanding_messages 5", max_outstanding_messages=5)
-    await check_later_refused(sub, "with max_outstanding_bytes 5", max_outstanding_bytes=5)
+    for limit in ("max_outstanding_messages", "max_outstanding_bytes"):
+        await check_later_refused(await lab.subscription(), f"with {limit} 5", **{limit: 5})
     return "A limit of messages and one of bytes were both refused with INVALID_ARGUMENT."
 
 
@@ -150,25 +147,24 @@ async def later_deadline_of_zero_changes_nothing(lab: Lab) -> str:
 
 @case("CS-12", promise="A later deadline is 10 to 600 seconds as well.", seconds=1)
 async def later_deadline_out_of_range_is_refused(lab: Lab) -> str:
-    sub = await lab.subscription()
     for seconds in (5, 601):
-        await check_later_refused(sub, f"with deadline {seconds}", stream_ack_deadline_seconds=seconds)
+        await check_later_refused(
+            await lab.subscription(), f"with deadline {seconds}", stream_ack_deadline_seconds=seconds
+        )
     return "With deadline 5 and with 601 the stream was closed with INVALID_ARGUMENT."
 
 
 @case("CS-13", promise="Each ack id of a request has its own number of seconds.", seconds=1)
 async def lists_of_different_length_are_refused(lab: Lab) -> str:
-    sub = await lab.subscription(ack_deadline_seconds=60)
-    ids = [delivery.ack_id for delivery in await sub.lease(2)]
-    await check_later_refused(
-        sub, "with two ids and one deadline", modify_deadline_ack_ids=ids, modify_deadline_seconds=[30]
-    )
-    await check_later_refused(
-        sub,
-        "with one id and two deadlines",
-        modify_deadline_ack_ids=ids[:1],
-        modify_deadline_seconds=[30, 30],
-    )
+    for id_count, seconds_count in ((2, 1), (1, 2)):
+        sub = await lab.subscription(ack_deadline_seconds=60)
+        ids = [delivery.ack_id for delivery in await sub.lease(id_count)]
+        await check_later_refused(
+            sub,
+            f"with {count_of(ids, 'id')} and {count_of(seconds_count, 'deadline')}",
+            modify_deadline_ack_ids=ids,
+            modify_deadline_seconds=[30] * seconds_count,
+        )
     return "Too few and too many deadlines were both refused with INVALID_ARGUMENT."
 
 

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import click
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from pubsubd.conform import cases, report
@@ -107,7 +106,7 @@ class Options:
 )
 @click.argument("arguments", nargs=-1, metavar="[HOST:PORT]")
 @click.option("--only", default="", metavar="IDS", help="Groups and cases, as in CE,CT-09.")
-@click.option("--full", is_flag=True, help="Run the long cases as they are written; takes most of an hour.")
+@click.option("--full", is_flag=True, help="Run the long cases as they are written; takes about 25 minutes.")
 @click.option(
     "--start-cmd",
     metavar="COMMAND",
@@ -279,16 +278,13 @@ def _card(files: Sequence[str], markdown_file: Path | None) -> int:
 
 
 def _list(chosen: Sequence[Case], out: Console, full: bool) -> None:
-    table = Table.grid(padding=(0, 2))
     for case in chosen:
         notes = [
             *([f"critical for {', '.join(case.libraries)}"] if case.critical else []),
             *([f"needs {' and '.join(case.needs)}"] if case.needs else []),
             *([f"short form: {case.short}"] if case.short and not full else []),
         ]
-        promise = Text(case.promise)
+        out.print(Text.assemble((case.id, "bold"), f"  {case.promise}"), soft_wrap=True)
         if notes:
-            promise.append("\n" + "; ".join(notes), style="dim")
-        table.add_row(Text(case.id, style="bold"), promise)
-    out.print(table)
+            out.print(Text(f"       {'; '.join(notes)}", style="dim"), soft_wrap=True)
     out.print(f"{len(chosen)} cases")

@@ -103,17 +103,12 @@ class Display(Lines):
         clock = f"{int(now - self._began) // 60}:{int(now - self._began) % 60:02}"
         bar = ProgressBar(total=self._total, completed=done, width=40)
         top.add_row(bar, f"{done}/{self._total}", clock, self._tally())
-        rows = Table.grid(padding=(0, 2))
         # A copy: the run goes on while this is drawn.
         running = sorted(list(self._running.values()), key=lambda each: now - each[1] - each[0].seconds)
-        for case, began in running[:RUNNING_SHOWN_MAX]:
-            gone = f"{now - began:.0f}/{case.seconds:.0f} s"
-            rows.add_row(Text(case.id, style="bold"), Text(gone, style="dim"), Text(case.promise))
-        for column in rows.columns:
-            column.no_wrap = True
-        more = len(running) - RUNNING_SHOWN_MAX
-        tail = [Text(f"and {more} more", style="dim")] if more > 0 else []
-        return Group(top, rows, *tail)
+        rows = [_row(case, now - began) for case, began in running[:RUNNING_SHOWN_MAX]]
+        if (more := len(running) - RUNNING_SHOWN_MAX) > 0:
+            rows.append(Text(f"and {more} more", style="dim"))
+        return Group(top, *rows)
 
     def _tally(self) -> Text:
         parts = [
@@ -122,3 +117,11 @@ class Display(Lines):
             if self._counts[outcome]
         ]
         return Text("  ").join(parts)
+
+
+def _row(case: Case, seconds: float) -> Text:
+    """One running case in one line, cut where the terminal ends."""
+    gone = f"{seconds:.0f}/{case.seconds:.0f} s"
+    row = Text.assemble((case.id, "bold"), (f"{gone:>11}  ", "dim"), case.promise)
+    row.no_wrap, row.overflow = True, "ellipsis"
+    return row

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -12,8 +13,7 @@ from typing import Any
 
 from junitparser import Error, Failure, JUnitXml, Skipped, TestCase, TestSuite
 from rich import box
-from rich.console import Console, Group
-from rich.padding import Padding
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -22,6 +22,9 @@ from pubsubd.conform.case import GROUPS
 from pubsubd.conform.runner import LATE_SECONDS_MAX, Outcome, Result
 
 FORMAT = 1
+
+# Where the sentences of the table begin.
+LABEL_WIDTH = 14
 
 STYLES = {
     Outcome.PASS: "green",
@@ -151,7 +154,7 @@ def show(report: Report, console: Console, *, all_lines: bool = False) -> None:
         if told:
             console.print(Text(f"\n{group}  {GROUPS[group]}", style="bold"))
             for line in told:
-                console.print(_paragraph(line))
+                console.print(_paragraph(line, console.width), soft_wrap=True)
     console.print()
     console.print(_table(report))
     for name in report.left_behind:
@@ -165,9 +168,9 @@ def show(report: Report, console: Console, *, all_lines: bool = False) -> None:
     console.print(Text(report.score, style="bold red" if report.bad else "bold green"), soft_wrap=True)
 
 
-def _paragraph(line: Line) -> Group:
+def _paragraph(line: Line, width: int) -> Text:
     head = Text.assemble(
-        (f"{line.id}  ", "bold"),
+        (f"  {line.id}  ", "bold"),
         (line.outcome.value, STYLES[line.outcome]),
         (f"  {line.seconds:.1f} s" if line.seconds else "", "dim"),
         (f"  {line.form} form" if line.form == "short" else "", "dim"),
@@ -176,13 +179,19 @@ def _paragraph(line: Line) -> Group:
         head.append(
             "  critical for " + ", ".join(line.critical), style="red" if line.outcome.is_bad else "dim"
         )
-    body = Table.grid(padding=(0, 2))
-    body.add_column(style="dim", no_wrap=True)
-    body.add_column(overflow="fold")
     # Text, not markup: what an endpoint says may hold brackets.
-    body.add_row("promised", Text(line.promise))
-    body.add_row("seen", Text(line.seen))
-    return Group(Padding(head, (0, 0, 0, 2), expand=False), Padding(body, (0, 0, 0, 4), expand=False))
+    body = [_hanging("promised", line.promise, width), _hanging("seen", line.seen, width)]
+    return Text("\n").join([head, *body])
+
+
+def _hanging(label: str, sentence: str, width: int) -> Text:
+    """A sentence beside its label, and below itself."""
+    room = max(20, width - LABEL_WIDTH - 1)
+    indent = "\n" + " " * LABEL_WIDTH
+    return Text.assemble(
+        (f"    {label}".ljust(LABEL_WIDTH), "dim"),
+        indent.join(textwrap.wrap(sentence, room, break_on_hyphens=False) or [""]),
+    )
 
 
 def _table(report: Report) -> Table:

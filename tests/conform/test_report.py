@@ -186,10 +186,11 @@ def test_in_a_terminal_the_display_shows_how_far_the_run_is():
         for result in (first, second, third):
             display.started(result.case)
         display.finished(second)
-        drawn = Console(file=StringIO(), width=100)
+        drawn = Console(file=StringIO(), width=70)
         drawn.print(display._draw())
 
     text = drawn.file.getvalue()
+    assert text.count("\n") == 3  # nothing is wrapped, however narrow the terminal is
     assert "1/5" in text and "1 failed" in text
     assert "CT-01" in text and "CE-14" in text and "CT-02" not in text
     assert "fail" in console.file.getvalue()

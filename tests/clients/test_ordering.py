@@ -101,13 +101,8 @@ def test_every_answer_is_right_if_the_server_confirms(confirming_world):
     assert_worked_off(world, subscription, work, published, exactly_once=True)
 
 
-@pytest.mark.parametrize(
-    "exactly_once",
-    [
-        pytest.param(True, id="exactly-once"),
-        pytest.param(False, id="at-least-once", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow
+@BOTH_MODES
 def test_the_order_is_kept_across_nacks_and_a_kill(own_server, own_world, exactly_once):
     world = own_world
     topic, subscription = ordered(world, exactly_once)

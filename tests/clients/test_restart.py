@@ -33,13 +33,14 @@ def publish_meanwhile(world, topic):
     return thread, sent
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("exactly_once", "end"),
     [
         pytest.param(True, "kill", id="exactly-once-kill"),
-        pytest.param(False, "terminate", id="at-least-once-terminate", marks=pytest.mark.slow),
-        pytest.param(True, "terminate", id="exactly-once-terminate", marks=pytest.mark.slow),
-        pytest.param(False, "kill", id="at-least-once-kill", marks=pytest.mark.slow),
+        pytest.param(False, "terminate", id="at-least-once-terminate"),
+        pytest.param(True, "terminate", id="exactly-once-terminate"),
+        pytest.param(False, "kill", id="at-least-once-kill"),
     ],
 )
 def test_a_restart_under_load_loses_nothing(own_server, own_world, exactly_once, end):
@@ -76,6 +77,7 @@ def test_a_restart_under_load_loses_nothing(own_server, own_world, exactly_once,
     assert world.pull(subscription) == []
 
 
+@pytest.mark.slow
 def test_a_graceful_stop_ends_no_subscriber(own_server, own_world):
     """The library comes back at once, while the server is still stopping, and must not be told to give up."""
     world = own_world

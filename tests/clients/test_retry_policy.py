@@ -15,7 +15,13 @@ from google.cloud.pubsub_v1.types import RetryPolicy
 from tests.clients.keyed import LONG_LEASES, Item, KeyedWork, publish_keyed
 from tests.clients.world import Inbox, error_of
 
-BOTH_MODES = pytest.mark.parametrize("exactly_once", [True, False], ids=["exactly-once", "at-least-once"])
+BOTH_MODES = pytest.mark.parametrize(
+    "exactly_once",
+    [
+        pytest.param(True, id="exactly-once"),
+        pytest.param(False, id="at-least-once", marks=pytest.mark.slow),
+    ],
+)
 
 # The service calls its back-off approximate; a tenth less is early.
 EARLY = 0.9

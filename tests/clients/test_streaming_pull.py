@@ -211,6 +211,7 @@ def test_a_deadline_that_is_shortened_brings_the_message_back_early(world, exact
     second.ack_with_response().result(10)
 
 
+@pytest.mark.slow
 def test_the_lease_is_held_for_as_long_as_the_library_extends_it(world):
     inbox = Inbox()
     # The shortest leases that the library can be told to ask for; it extends them in time.

@@ -213,6 +213,7 @@ def test_a_full_disk(disk: Path) -> None:
         go_through(served, filler.unlink, kill=False)
 
 
+@pytest.mark.slow  # a kill while a file may not grow is the same without a file system of its own
 def test_a_server_killed_on_a_full_disk(disk: Path) -> None:
     filler = disk / "filler"
     filler.write_bytes(bytes(_DISK_BYTES // 2))
@@ -258,7 +259,9 @@ class LimitedServer(ServerProcess):
 @pytest.mark.skipif(
     not hasattr(resource, "prlimit"), reason="only Linux changes the limits of another process"
 )
-@pytest.mark.parametrize("kill", [False, True], ids=["alive", "killed"])
+@pytest.mark.parametrize(
+    "kill", [pytest.param(False, id="alive", marks=pytest.mark.slow), pytest.param(True, id="killed")]
+)
 def test_a_file_that_may_not_grow(tmp_path: Path, kill: bool) -> None:
     server = LimitedServer(tmp_path, 2 << 20)
     with Served(tmp_path, server=server) as served:
@@ -272,11 +275,11 @@ def test_a_file_that_may_not_grow(tmp_path: Path, kill: bool) -> None:
 @pytest.mark.parametrize(
     ("inject", "durability"),
     [
-        ("fdatasync:error=EIO:when=30..37", "power"),
+        pytest.param("fdatasync:error=EIO:when=30..37", "power", marks=pytest.mark.slow),
         ("fdatasync:error=EIO:when=30+7", "power"),
-        ("pwrite64:error=EIO:when=200..208", "process"),
+        pytest.param("pwrite64:error=EIO:when=200..208", "process", marks=pytest.mark.slow),
         ("pwrite64:error=EIO:when=200+41", "process"),
-        ("pwrite64:error=ENOSPC:when=200+41", "power"),
+        pytest.param("pwrite64:error=ENOSPC:when=200+41", "power", marks=pytest.mark.slow),
     ],
 )
 def test_a_device_that_fails_for_a_while(tmp_path: Path, inject: str, durability: str) -> None:

@@ -583,7 +583,10 @@ class Replayer:
             return not running and not self._works_without_lease(record, sub)
         message_id, generation = record.message_id, record.generation
         purged = message_id in sub.purged and sub.last_generation.get(message_id) == generation
-        return self._is_repetition(record, sub) or (record.kind == ACK and purged)
+        # A seek brought it back since, and that life is over as well: what is known of this id holds again.
+        nacked = (message_id, generation) in sub.nacked_us and message_id not in sub.unacked
+        again = (record.kind == ACK and purged) or (record.kind == NACK and nacked)
+        return again or self._is_repetition(record, sub)
 
     def _extend(self, record: Record, sub: Subscription) -> None:
         lease = self._judge(record, sub)

@@ -664,3 +664,20 @@ def test_what_a_seek_brought_back_may_wait(journal: Journal) -> None:
     brought_back = {"leases": {}, "unacked": {2}, "waiting": {2: (1, 1)}}
     assert differences(stored({1, 2}, **brought_back), journal.replay()) == []
     assert len(differences(stored({1, 2}, **{**brought_back, "waiting": {2: (1, 2)}}), journal.replay())) == 1
+
+
+def test_a_nack_holds_again_once_the_life_after_a_seek_is_over() -> None:
+    journal = Journal(retain_acked_messages=True)
+    journal.publish(1)
+    journal.deliver(1, at=1)
+    journal.ask(NACK, 1, at=2)
+    journal.deliver(1, at=2)
+    journal.ask(ACK, 1, at=3)
+    journal.seek(0, at=4, kept_from=0)
+    journal.restart_attempts(1)
+    journal.deliver(1, at=5)
+    first = {"generation": 1, "attempt": 1, "ref_ts_us": 1_000_000}
+    journal.ask(NACK, 1, at=6, result=PERMANENT, **first)
+    journal.ask(ACK, 1, at=7)
+    journal.ask(NACK, 1, at=8, result=NOOP, **first)
+    assert journal.problems == []

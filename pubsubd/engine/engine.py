@@ -17,7 +17,7 @@ import asyncio
 import contextlib
 import logging
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from pubsubd.broker.broker import Broker
@@ -65,6 +65,14 @@ class TooSlow(NotSettled):
 
 class Damaged(Exception):
     """What storage holds makes no sense."""
+
+
+@contextlib.contextmanager
+def _damage() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # whatever bytes from outside can cause
+        raise Damaged(f"{type(error).__name__}: {error}") from error
 
 
 class Shell(Protocol):
@@ -153,19 +161,21 @@ class Engine:
             StorageFailed: the database can be read but not written, or not read.
             Damaged: what it holds makes no sense.
         """
-        broker = self._restore(await self._store.load())
-        self._clock = self._make_clock(broker.newest_us)
-        broker.started(version, self._store.was_clean, self.now_us())
-        if not self._journal_on:
-            # A number that no event gets: whoever switches the journal on again will see that some are
-            # missing.
-            self._journal.last_seq += 1
-        elif self._journal.tail_ends_at < self._journal.last_seq:
-            missing = Event(self.now_us(), Kind.GAP, aux=self._journal.tail_ends_at + 1)
-            broker.ledger.event(missing, {"last": self._journal.last_seq})
-        effects = broker.take_effects()
-        oldest_us = await self._store.commit(self._commit(broker, effects, checkpoint=True))
-        broker.trimmed(oldest_us, self.now_us())
+        loaded = await self._store.load()
+        with _damage():
+            broker = self._restored(loaded)
+            self._clock = self._make_clock(broker.newest_us)
+            broker.started(version, self._store.was_clean, self.now_us())
+            if not self._journal_on:
+                # A number that no event gets: whoever switches the journal on again will see that some are
+                # missing.
+                self._journal.last_seq += 1
+            elif self._journal.tail_ends_at < self._journal.last_seq:
+                missing = Event(self.now_us(), Kind.GAP, aux=self._journal.tail_ends_at + 1)
+                broker.ledger.event(missing, {"last": self._journal.last_seq})
+            # A number that is no number of ours may be met only when it is written again.
+            commit = self._commit(broker, broker.take_effects(), checkpoint=True)
+        broker.trimmed(await self._store.commit(commit), self.now_us())
         self._set_broker(broker)
         self.loop_task = asyncio.create_task(self._run(), name="commit loop")
         self.poke()
@@ -428,7 +438,8 @@ class Engine:
                     return
                 await asyncio.sleep(wait_seconds)
                 wait_seconds = min(2 * wait_seconds, _PROBE_SECONDS_MAX)
-        broker = self._restore(loaded)
+        with _damage():
+            broker = self._restored(loaded)
         broker.adopt(old, [effects, on_top])
         self._set_broker(broker)
         for delivery in (*effects.deliveries, *on_top.deliveries):
@@ -436,12 +447,6 @@ class Engine:
         self._probe_seconds = min(max(2 * self._probe_seconds, _PROBE_SECONDS_MIN), _PROBE_SECONDS_MAX)
         self._probe_at = asyncio.get_running_loop().time() + self._probe_seconds
         self.poke()
-
-    def _restore(self, loaded: Loaded) -> Broker:
-        try:
-            return self._restored(loaded)
-        except Exception as error:  # whatever bytes from outside can cause
-            raise Damaged(f"{type(error).__name__}: {error}") from error
 
     def _restored(self, loaded: Loaded) -> Broker:
         saved = Saved(

@@ -24,6 +24,22 @@ TRANSIENT = "TRANSIENT_FAILURE_SERVICE_UNAVAILABLE"
 UNORDERED = "TRANSIENT_FAILURE_UNORDERED_ACK_ID"
 TRANSIENT_PREFIX = "TRANSIENT_FAILURE_"
 
+# A client retries the whole request on these, below the code that reads results, or gives up on it.
+MISREAD = frozenset({StatusCode.UNAVAILABLE, StatusCode.UNKNOWN, StatusCode.CANCELLED})
+
+# What a client is answered when nothing was judged: by the network, by a quota, or by a call nobody serves.
+NOT_JUDGED = frozenset(
+    {
+        StatusCode.UNAVAILABLE,
+        StatusCode.UNIMPLEMENTED,
+        StatusCode.DEADLINE_EXCEEDED,
+        StatusCode.CANCELLED,
+        StatusCode.UNAUTHENTICATED,
+        StatusCode.PERMISSION_DENIED,
+        StatusCode.RESOURCE_EXHAUSTED,
+    }
+)
+
 REASON = "EXACTLY_ONCE_ACKID_FAILURE"
 DOMAIN = "pubsub.googleapis.com"
 
@@ -159,6 +175,9 @@ def _any_refusal(expected: str) -> Iterator[Refusal]:
         yield refusal
     except grpc.RpcError as error:
         seen = Refusal.of(error)
+        if seen.code in NOT_JUDGED and seen.code.name != expected and seen.status is None:
+            # No answer of a server that looked at the request, as far as one can tell.
+            raise
         refusal.code, refusal.message, refusal.status = seen.code, seen.message, seen.status
     else:
         raise Failed(f"The call was answered OK, not refused with {expected}.")
@@ -265,6 +284,10 @@ def _check_tunnel(refusal: Refusal) -> None:
     """The results of single ack ids travel in the first detail, which is the only ErrorInfo."""
     details: Sequence[Any] = refusal.status.details if refusal.status is not None else ()
     infos = refusal.error_infos
+    check(
+        refusal.code not in MISREAD,
+        f"Results of ack ids came under {refusal.code.name}, which clients read as a lost connection.",
+    )
     check(infos, f"The refusal, {refusal}, has no ErrorInfo, so no ack id has a result.")
     check(details[0].Is(error_details_pb2.ErrorInfo.DESCRIPTOR), "The first detail is not the ErrorInfo.")
     check(len(infos) == 1, f"The refusal has {len(infos)} ErrorInfos.")

@@ -11,9 +11,8 @@ from enum import StrEnum
 from typing import Protocol
 
 import grpc
-from grpc import StatusCode
 
-from pubsubd.conform.calls import Refusal, method_of
+from pubsubd.conform.calls import NOT_JUDGED, Refusal, method_of
 from pubsubd.conform.case import Case, Differs, Erred, Failed, Hook, NotRun
 from pubsubd.conform.lab import Lab, Setting
 
@@ -24,19 +23,6 @@ JOBS = 24
 # A case whose own clock was later than this cannot tell what it promised to look at.
 LATE_SECONDS_MAX = 0.5
 TICK_SECONDS = 0.05
-
-# What a client is answered when nothing was judged: by the network, by a quota, or by a call nobody serves.
-NOT_JUDGED = frozenset(
-    {
-        StatusCode.UNAVAILABLE,
-        StatusCode.UNIMPLEMENTED,
-        StatusCode.DEADLINE_EXCEEDED,
-        StatusCode.CANCELLED,
-        StatusCode.UNAUTHENTICATED,
-        StatusCode.PERMISSION_DENIED,
-        StatusCode.RESOURCE_EXHAUSTED,
-    }
-)
 
 # What the promises are about. Other calls prepare a case; when one of them is refused, the promise was never
 # put to the test.

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
+from functools import partial
 
 import pytest
 from grpc import StatusCode
 
-from pubsubd.conform.calls import refused
+from pubsubd.conform.calls import permanent, refused, request_refused, transient, unordered
 from pubsubd.conform.case import Differs, Erred, Failed, Hook, NotRun, check
 from pubsubd.conform.endpoint import Endpoint
 from pubsubd.conform.lab import Lab, Setting
@@ -119,6 +120,22 @@ async def test_an_endpoint_that_does_not_answer_is_an_error(cases):
 
     assert outcome is Outcome.ERROR
     assert seen.startswith("Acknowledge was refused with UNAVAILABLE")
+
+
+async def test_a_lost_connection_is_no_refusal(cases):
+    expectations = [permanent, transient, unordered, partial(request_refused, StatusCode.INVALID_ARGUMENT)]
+    for number, expected in enumerate(expectations, start=90):
+
+        @cases(f"CT-{number}")
+        async def body(lab, expected=expected):
+            with expected():
+                await lab.client.Acknowledge(subscription="projects/p/subscriptions/s", ack_ids=["x"])
+
+    results = await run(Setting(Endpoint(f"127.0.0.1:{free_port()}")), cases)
+
+    for result in results.values():
+        assert result.outcome is Outcome.ERROR
+        assert result.seen.startswith("Acknowledge was refused with UNAVAILABLE")
 
 
 async def test_a_case_that_takes_too_long_is_ended(setting, cases):

@@ -82,7 +82,7 @@ class Changer:
             change.retry_policy.maximum_backoff.FromMicroseconds(round(most * 1e6))
         elif path == "dead_letter_policy" and chance.random() < 0.6:
             change.dead_letter_policy.dead_letter_topic = DEAD_TOPIC
-            change.dead_letter_policy.max_delivery_attempts = chance.choice((5, 6, 8))
+            change.dead_letter_policy.max_delivery_attempts = chance.choice((5, 5, 6))
         elif path == "ack_deadline_seconds":
             change.ack_deadline_seconds = chance.choice((10, 11, 30))
         elif path == "message_retention_duration":
@@ -121,6 +121,10 @@ class Changer:
     async def _seek_to_time(self) -> None:
         chance, now_us = self._chance, self._world.wall_us()
         back_us = chance.choices((chance.randint(0, 8 * SECOND_US), 0, -HOUR_US, now_us), (70, 10, 15, 5))[0]
+        times = self._population.publish_times
+        if times and chance.random() < 0.5:
+            # To a message itself, or right before or after it.
+            back_us = now_us - chance.choice(times) + chance.choice((0, 0, 1, -1))
         self._count("seek to a time")
         await self._do(
             "Seek", pb.SeekRequest(subscription=self._one().name, time=timestamp(now_us - back_us))

@@ -50,6 +50,7 @@ class Population:
         self.busy_us = 0  # when something was last delivered
         self.stream_count = 0
         self.known_ids: dict[str, list[str]] = defaultdict(list)
+        self.publish_times: list[int] = []  # of messages that were delivered lately
         self._numbers = 0
         self._open_calls = 0
         self._consumers: list[Consumer] = []
@@ -368,6 +369,9 @@ class Consumer:
         ids = population.known_ids[self.subscription]
         ids.extend(one.ack_id for one in received)
         del ids[:-_REMEMBERED]
+        times = population.publish_times
+        times.append(received[-1].message.publish_time.ToMicroseconds())
+        del times[:-_REMEMBERED]
         if greedy and world.storm:
             return
         if not world.storm:

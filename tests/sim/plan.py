@@ -169,7 +169,7 @@ def draw(seed: int) -> Plan:
 
 
 def draw_retention(chance: Random) -> int:
-    return chance.choice((0, 0, 15, 60))
+    return chance.choice((0, 12, 15, 60))
 
 
 def draw_subscription(chance: Random, name: str, topic: str) -> Subscription:
@@ -180,15 +180,15 @@ def draw_subscription(chance: Random, name: str, topic: str) -> Subscription:
         ordered=chance.random() < 0.5,
         filter=chance.choice([*FILTERS]) if chance.random() < 0.25 else "",
         retry=draw_retry(chance) if chance.random() < 0.4 else None,
-        attempts=chance.choice((5, 5, 6)) if chance.random() < 0.4 else 0,
+        attempts=5 if chance.random() < 0.5 else 0,
         retain_acked=chance.random() < 0.4,
-        retention=chance.choice((12, 40, 600)) if chance.random() < 0.25 else 0,
+        retention=chance.choice((12, 20, 60)) if chance.random() < 0.35 else 0,
         deadline=chance.choice((10, 10, 11, 20)),
     )
 
 
 def draw_retry(chance: Random) -> tuple[float, float]:
-    return chance.choice(((0.0, 0.0), (0.1, 0.5), (0.5, 3.0), (2.0, 2.0)))
+    return chance.choice(((0.0, 0.0), (0.05, 0.2), (0.1, 0.5), (0.5, 3.0), (2.0, 2.0)))
 
 
 def _draw_manners(chance: Random) -> Manners:
@@ -207,6 +207,9 @@ def _draw_manners(chance: Random) -> Manners:
     ):
         if chance.random() < 0.6:
             manners = replace(manners, **{name: chance.random() * most})
+    if chance.random() < 0.2:
+        # Hardly anything is ever accepted: what has a dead letter policy gets there.
+        manners = replace(manners, nacks=chance.uniform(0.6, 0.95))
     return manners
 
 

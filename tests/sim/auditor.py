@@ -67,6 +67,9 @@ _INVARIANTS = (
     ("asked for", "I3"),
     ("refused", "I5"),
     ("is not new", "I4"),
+    ("differ from those of the delivery", "I4"),
+    ("was never delivered", "I4"),
+    ("more is known", "I4"),
     ("accepted, and", "I4"),
     ("answered as done", "I5"),
     ("come again, and the lease", "I5"),
@@ -352,6 +355,7 @@ class Auditor:
         self._compare(engine._broker, disk, "in memory at the end")
         self._compare(restored(disk), disk, "restored at the end")
         self.counts += self._operations.counts
+        self.counts["forwarded"] = self.replayer.kinds[DEADLETTER]
         if owed := self.owed():
             raise Broken("liveness", f"still owed: {owed}")
 

@@ -15,7 +15,9 @@ from pathlib import Path
 from tests.fuzz.targets import TARGETS
 
 _ROOT = Path(__file__).parents[2]
-_INPUT_BYTES_MAX = 2048
+_INPUT_BYTES_MAX = 1024
+# How slowly libFuzzer tries longer inputs; its own 100 would need millions of executions to come to any.
+_PATIENCE_WITH_SHORT_INPUTS = 5
 # An input that takes longer is one that hangs the server, and one that needs more memory fills it.
 _INPUT_SECONDS_MAX = 10
 _MEMORY_MB_MAX = 1500
@@ -53,6 +55,7 @@ def fuzz(target: str, seconds: float, directory: Path, seed: int) -> Outcome:
         *(sys.executable, "-m", "tests.fuzz.one", target, str(corpus)),
         f"-max_total_time={max(1, round(seconds))}",
         f"-max_len={_INPUT_BYTES_MAX}",
+        f"-len_control={_PATIENCE_WITH_SHORT_INPUTS}",
         f"-timeout={_INPUT_SECONDS_MAX}",
         f"-rss_limit_mb={_MEMORY_MB_MAX}",
         f"-artifact_prefix={found}/",

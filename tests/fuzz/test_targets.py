@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pubsubd.broker import Broker, oplog
-from pubsubd.engine.engine import Engine
+from pubsubd.engine import engine
 from pubsubd.eod import ack_id
 from pubsubd.model import errors, names, paging
 from pubsubd.wire.services import SERVICES
@@ -117,7 +117,7 @@ def _any_token(patch: pytest.MonkeyPatch) -> None:
 
 
 def _any_error_at_start(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Engine, "_restore", Engine._restored)
+    patch.setattr(engine, "Damaged", type("Other", (Exception,), {}))
 
 
 @pytest.mark.parametrize(

@@ -133,6 +133,7 @@ class Operator:
     async def _keep_ending(self) -> None:
         world = self._world
         while True:
+            await world.server.up.wait()
             await asyncio.sleep(self._chance.expovariate(1 / world.plan.kills))
             if world.server.up.is_set():
                 await self._chance.choice(self._ways)()

@@ -72,7 +72,8 @@ class Call(NamedTuple):
 
 
 class Live:
-    def __init__(self) -> None:
+    def __init__(self, client: str = "fuzz") -> None:
+        """`client` is who calls, as its metadata say."""
         template = _template()
         self.world = World()
         self.world.store = _copied(template.world.store)
@@ -82,6 +83,7 @@ class Live:
         self.known = template.known
         self.streams: list[Consumer] = []
         self.refusals = 0
+        self._client = client
 
     @property
     def broker(self) -> Broker:
@@ -112,7 +114,7 @@ class Live:
     def request(self, name: str, data: bytes) -> Any:
         """The request of one unary call, as bytes; returns the response, or None if it was refused."""
         method = CALLS[name]
-        self.broker.caller("fuzz", self.world.now_us)  # a new client is no effect of the request
+        self.broker.caller(self._client, self.world.now_us)  # a new client is no effect of the request
         before = self.fingerprint()
         try:
             request = parse(method.request, data)
@@ -132,7 +134,7 @@ class Live:
         before = self.fingerprint()
         try:
             request = parse(pb.StreamingPullRequest, data)
-            consumer = self.broker.open_stream(request, len(data), "fuzz", self.world.now_us, Shell())
+            consumer = self.broker.open_stream(request, len(data), self._client, self.world.now_us, Shell())
         except PubsubError as error:
             self._judge(error, f"first request {data!r}", before)
             return None
@@ -235,14 +237,14 @@ class Live:
     # -- what the calls of the table need -----------------------------------------------------------------
 
     def pull(self, request: Any, request_bytes: int) -> Any:
-        caller = self.broker.caller("fuzz", self.world.now_us)
+        caller = self.broker.caller(self._client, self.world.now_us)
         consumer = self.broker.open_pull(request, caller, self.world.now_us, Shell())
         self.world.settle()
         self.broker.close_pull(consumer)
         self._deliver(consumer.shell)
 
     def on_ack_ids(self, command: Callable[..., Any], request: Any, request_bytes: int) -> None:
-        caller = self.broker.caller("fuzz", self.world.now_us)
+        caller = self.broker.caller(self._client, self.world.now_us)
         _, refused = command(self.broker, request, request_bytes, caller, self.world.now_us)
         failed = {one.ack_id: answer.result_of(one.standing) for one in refused}
         assert failed.keys() <= set(request.ack_ids)
@@ -257,7 +259,7 @@ class Live:
                 assert found.metadata.keys() >= failed.keys()
 
     def publish(self, request: Any, request_bytes: int) -> Any:
-        caller = self.broker.caller("fuzz", self.world.now_us)
+        caller = self.broker.caller(self._client, self.world.now_us)
         message_ids = self.broker.publish(request, request_bytes, caller, self.world.now_us)
         assert len(message_ids) == len(request.messages)
         return pb.PublishResponse(message_ids=message_ids)

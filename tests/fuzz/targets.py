@@ -25,6 +25,8 @@ from tests.fuzz.source import Source
 from tests.unit.storage.fake_store import SECRET, FakeStore
 
 _STEPS_MAX = 12
+_CLIENTS = ("grpc-python/1.71.0 ipv4:127.0.0.1", "")
+_CLIENT = bytes((0, 0))  # draws the first of them
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,8 @@ class Target:
 
 def unary(data: bytes) -> None:
     """Up to twelve calls of any unary method, and time between them."""
-    source, live = Source(data), Live()
+    source = Source(data)
+    live = Live(client=source.text(_CLIENTS))
     for _ in range(_STEPS_MAX):
         if source.is_empty:
             break
@@ -58,16 +61,17 @@ def _unary_seeds() -> Iterator[bytes]:
         for example, request in enumerate(examples):
             # An example as it is, time, delivery, and the same again.
             call = bytes((number, 7, example, 0))
-            yield call
-            yield call + bytes((steps, 0, 2)) + call
+            yield _CLIENT + call
+            yield _CLIENT + call + bytes((steps, 0, 2)) + call
             # The example as raw bytes.
             raw = request.SerializeToString()[:250]
-            yield bytes((number, 0, len(raw))) + raw
+            yield _CLIENT + bytes((number, 0, len(raw))) + raw
 
 
 def stream(data: bytes) -> None:
     """A StreamingPull: its first request, later ones, and what else happens to its subscription."""
-    source, live = Source(data), Live()
+    source = Source(data)
+    live = Live(client=source.text(_CLIENTS))
     consumer = live.open_stream(source)
     for _ in range(_STEPS_MAX):
         if source.is_empty:
@@ -89,7 +93,7 @@ def stream(data: bytes) -> None:
 def _stream_seeds() -> Iterator[bytes]:
     for subscription in range(3):
         # Way 7: an example, with no field set beyond it.
-        first = bytes((subscription, 7, 0, 0))
+        first = _CLIENT + bytes((subscription, 7, 0, 0))
         yield first
         for example in range(3):
             later = bytes((4, 7, example, 0))
@@ -101,7 +105,7 @@ def _stream_seeds() -> Iterator[bytes]:
         subscription=f"{PROJECT}/subscriptions/plain", stream_ack_deadline_seconds=10
     )
     text = raw.SerializeToString()
-    yield bytes((0, 0, len(text))) + text
+    yield _CLIENT + bytes((0, 0, len(text))) + text
 
 
 # --- filters -----------------------------------------------------------------------------------------------

@@ -286,7 +286,8 @@ def _check_tunnel(refusal: Refusal) -> None:
     infos = refusal.error_infos
     check(
         refusal.code not in MISREAD,
-        f"Results of ack ids came under {refusal.code.name}, which clients read as a lost connection.",
+        f"The refusal has results of ack ids under {refusal.code.name}, which clients read as"
+        " a lost connection.",
     )
     check(infos, f"The refusal, {refusal}, has no ErrorInfo, so no ack id has a result.")
     check(details[0].Is(error_details_pb2.ErrorInfo.DESCRIPTOR), "The first detail is not the ErrorInfo.")

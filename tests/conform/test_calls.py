@@ -138,7 +138,7 @@ def test_a_permanent_refusal_has_its_own_code():
 @pytest.mark.parametrize("code", [StatusCode.UNAVAILABLE, StatusCode.UNKNOWN, StatusCode.CANCELLED])
 @pytest.mark.parametrize(("expectation", "result"), [(transient, TRANSIENT), (unordered, UNORDERED)])
 def test_results_under_a_code_that_clients_misread_fail(expectation, result, code):
-    with fails(f"came under {code.name}"):
+    with fails(f"results of ack ids under {code.name}"):
         expect(expectation("a"), with_results(code, info({"a": result})))
 
 

@@ -147,7 +147,7 @@ FAULTS = {
         "        self._restore_leases(saved)\n",
         "        for message_id, one in saved.leased.items():\n"
         "            backlog.waiting[message_id] = Waiting(one.generation, one.attempt, one.okey)\n",
-        Histories("I10"),
+        Histories("I3 I10"),
     ),
     "extension-forgotten-by-restart": _fault(
         "a restart goes back to the deadline of the delivery",
@@ -189,7 +189,7 @@ FAULTS = {
         "pubsubd.broker.topic",
         "through_id = min(low, default=self.last_id + 1) - 1",
         "through_id = max(low, default=self.last_id + 1) - 1",
-        Histories("I10"),
+        Histories("I6 I9 I10"),
     ),
     # -- what a refusal looks like --------------------------------------------------------------------------
     "details-trailer-missing": _fault(
@@ -295,7 +295,7 @@ FAULTS = {
         _SUBSCRIPTION,
         "lease.generation, lease.attempt, lease.okey, lease.deadline_us if once else 0, once",
         "lease.generation, lease.attempt, lease.okey, 0, once",
-        Histories("I3 I10"),
+        Histories("I3 I6 I10"),
     ),
     "key-affinity-ignored": _fault(
         "while messages of a key are outstanding others of it go to any stream",
@@ -333,7 +333,7 @@ FAULTS = {
         _SUBSCRIPTION,
         "and self.failures(message_id, attempt) >= self._attempts_max",
         "and self.failures(message_id, attempt) > self._attempts_max",
-        Case("CD-05"),
+        Histories("I8"),
     ),
     "forwarded-without-attribute": _fault(
         "a dead letter does not say which subscription it comes from",
@@ -417,13 +417,13 @@ FAULTS = {
         "pubsubd.broker.tail",
         "at = bisect_left(self._entries, time_us, self._gone, key=",
         "at = bisect_left(self._entries, time_us + 1, self._gone, key=",
-        Histories("I10 I9"),
+        Histories("I5 I9 I10"),
     ),
     "snapshot-misses-leased": _fault(
         "a snapshot does not hold what is outstanding when it is taken",
         _BACKLOG,
         "owed = {lease.message_id: lease.okey for lease in self._leases.values()}",
         "owed: dict[int, int] = {}",
-        Histories("I10 I9"),
+        Histories("I9 I10"),
     ),
 }

@@ -59,13 +59,13 @@ _STEPS_PER_COMPARISON = 128
 # Which invariant a problem of the replayer breaks, by a part of its text; the first that fits.
 _INVARIANTS = (
     ("after its ack", "I2"),
+    ("refused", "I5"),
     ("inside the lease", "I3"),
     ("before its back-off", "I3"),
     ("before its void lease", "I3"),
     ("us early", "I3"),
     ("the lease ends before", "I3"),
     ("asked for", "I3"),
-    ("refused", "I5"),
     ("is not new", "I4"),
     ("differ from those of the delivery", "I4"),
     ("was never delivered", "I4"),
@@ -381,6 +381,11 @@ class Auditor:
         found = differences(self._messages.stored(broker, disk, self._now_us), self.replayer)
         if found:
             raise Broken("I10", f"{what}: {'; '.join(found)}")
+        for name, held in self._messages.held(disk).items():
+            told = self.replayer.held(self.replayer.snapshots[name])
+            if held != told:
+                lost, more = sorted(told - held)[:5], sorted(held - told)[:5]
+                raise Broken("I10", f"{what}: snapshot {name} is without {lost}, and has {more} besides")
 
 
 def _is_quiet(engine: Engine) -> bool:

@@ -8,10 +8,12 @@ from pubsubd.broker.broker import Broker
 from pubsubd.broker.effects import SnapshotRow, SubscriptionRow, TopicRow
 from pubsubd.broker.entry import Entry, unpack_chunk
 from pubsubd.broker.saved import Saved
+from pubsubd.broker.snapshot import Snapshot
 from pubsubd.eod.endings import EndingRow
 from pubsubd.wire import pb
 from tests.crash.compare import Stored
 from tests.crash.database import subscription_state
+from tests.crash.filters import matches
 from tests.sim.broken import Broken
 
 if TYPE_CHECKING:
@@ -65,6 +67,28 @@ class Messages:
             details={},
             now_us=now_us,
         )
+
+    def held(self, disk: SimDisk) -> dict[str, set[int]]:
+        """What each snapshot would bring back."""
+        found: dict[str, set[int]] = {}
+        for row in disk.snapshots.values():
+            snapshot = Snapshot.of_row(SnapshotRow(*row), None)  # type: ignore[arg-type]
+            stored = {
+                entry.message_id: message
+                for last_id, (_, data) in disk.chunks.get(row[1], {}).items()
+                for entry, message in self._read(row[1], last_id, data)
+            }
+            found[row[2]] = {*snapshot.owed} | {
+                message_id
+                for message_id, message in stored.items()
+                if message_id > snapshot.cursor
+                and message_id not in snapshot.finished
+                and all(
+                    message_id > through_id or matches(text, message.attributes)
+                    for through_id, text in snapshot.filters
+                )
+            }
+        return found
 
     def _read(self, topic_id: int, last_id: int, data: bytes) -> list[tuple[Entry, Any]]:
         found = self._rows.get((topic_id, last_id))

@@ -315,4 +315,5 @@ class SimStore:
 
     @staticmethod
     async def _sleep_us(us: int) -> Any:
-        await asyncio.sleep(us / 1e6)
+        if us:
+            await asyncio.sleep(us / 1e6)

@@ -15,6 +15,7 @@ import asyncio
 import contextlib
 import contextvars
 import heapq
+import traceback
 from collections import deque
 from collections.abc import Callable, Coroutine
 from math import ceil
@@ -40,6 +41,34 @@ class Process:
 _PROCESS: contextvars.ContextVar[Process | None] = contextvars.ContextVar("process", default=None)
 
 
+class Handle:
+    """A callback that will run, and can be cancelled; asyncio's own do more than is needed here."""
+
+    __slots__ = ("_at_us", "args", "callback", "context")
+
+    def __init__(
+        self,
+        callback: Callable[..., object],
+        args: tuple[Any, ...],
+        context: contextvars.Context,
+        at_us: int = 0,
+    ) -> None:
+        self.callback: Callable[..., object] | None = callback
+        self.args = args
+        self.context = context
+        self._at_us = at_us
+
+    def cancel(self) -> None:
+        self.callback = None
+        self.args = ()
+
+    def cancelled(self) -> bool:
+        return self.callback is None
+
+    def when(self) -> float:
+        return self._at_us / 1e6
+
+
 class SimLoop(asyncio.AbstractEventLoop):
     def __init__(self, on_rest: Callable[[], None] = lambda: None) -> None:
         self.now_us = 0
@@ -47,8 +76,8 @@ class SimLoop(asyncio.AbstractEventLoop):
         self.halted = False  # set it to end the run on the spot
         self.failures: list[str] = []  # of tasks and callbacks, that nobody took up
         self._on_rest = on_rest
-        self._ready: deque[asyncio.Handle] = deque()
-        self._timers: list[tuple[int, int, asyncio.TimerHandle]] = []
+        self._ready: deque[Handle] = deque()
+        self._timers: list[tuple[int, int, Handle]] = []
         self._number = 0  # so that timers of one moment keep their order
         self._closed = False
         self._running = False
@@ -69,29 +98,29 @@ class SimLoop(asyncio.AbstractEventLoop):
     def is_closed(self) -> bool:
         return self._closed
 
-    def call_soon(
+    def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
-    ) -> asyncio.Handle:
-        handle = asyncio.Handle(callback, args, self, context)
+    ) -> Handle:
+        handle = Handle(callback, args, _or_current(context))
         self._ready.append(handle)
         return handle
 
-    def call_later(
+    def call_later(  # type: ignore[override]
         self,
         delay: float,
         callback: Callable[..., object],
         *args: Any,
         context: contextvars.Context | None = None,
-    ) -> asyncio.TimerHandle:
+    ) -> Handle:
         return self.call_at(self.time() + delay, callback, *args, context=context)
 
-    def call_at(
+    def call_at(  # type: ignore[override]
         self,
         when: float,
         callback: Callable[..., object],
         *args: Any,
         context: contextvars.Context | None = None,
-    ) -> asyncio.TimerHandle:
+    ) -> Handle:
         # Never before its time, not by a rounding error either: who then sees no time pass waits for ever.
         at_us = ceil(when * 1e6)
         if at_us / 1e6 < when:
@@ -104,14 +133,11 @@ class SimLoop(asyncio.AbstractEventLoop):
         callback: Callable[..., object],
         *args: Any,
         context: contextvars.Context | None = None,
-    ) -> asyncio.TimerHandle:
-        handle = asyncio.TimerHandle(at_us / 1e6, callback, args, self, context)
+    ) -> Handle:
+        handle = Handle(callback, args, _or_current(context), at_us)
         self._number += 1
         heapq.heappush(self._timers, (max(at_us, self.now_us), self._number, handle))
         return handle
-
-    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """It is dropped when its time comes."""
 
     def create_future(self) -> asyncio.Future[Any]:
         return asyncio.Future(loop=self)
@@ -160,18 +186,22 @@ class SimLoop(asyncio.AbstractEventLoop):
         # difference here, where no timer can come between them.
         while ready and not self.halted:
             handle = pop()
-            if handle._cancelled:  # type: ignore[attr-defined]
+            if handle.callback is None:
                 continue
-            process = handle._context.get(_PROCESS)  # type: ignore[attr-defined]
+            context = handle.context
+            process = context.get(_PROCESS)
             if process is None or process.alive:
-                handle._run()
+                try:
+                    context.run(handle.callback, *handle.args)
+                except Exception:
+                    self.failures.append(traceback.format_exc())
 
     def _jump(self) -> None:
         """An instant is over; on to the next in which something is to be done."""
         self.steps += 1
         self._on_rest()
         timers = self._timers
-        while timers and timers[0][2]._cancelled:  # type: ignore[attr-defined]
+        while timers and timers[0][2].callback is None:
             heapq.heappop(timers)
         if self._ready:
             return
@@ -180,7 +210,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         self.now_us = timers[0][0]
         while timers and timers[0][0] == self.now_us:
             handle = heapq.heappop(timers)[2]
-            if not handle._cancelled:  # type: ignore[attr-defined]
+            if handle.callback is not None:
                 self._ready.append(handle)
 
     def close(self) -> None:
@@ -197,3 +227,7 @@ class SimLoop(asyncio.AbstractEventLoop):
 
 
 _NOBODY = contextvars.Context()
+
+
+def _or_current(context: contextvars.Context | None) -> contextvars.Context:
+    return contextvars.copy_context() if context is None else context  # an empty one is false

@@ -154,7 +154,7 @@ def draw(seed: int) -> Plan:
         chance.choice(("confirm", "omit", "abort")),
         BOUNDS | (SMALL_BOUNDS if small else {}),
         small,
-        operations=chance.randint(560, 760),
+        operations=chance.randint(430, 560),
         publishers=chance.choice((1, 1, 2)),
         consumers=chance.choice((1, 1, 2)),
         manners=_draw_manners(chance),

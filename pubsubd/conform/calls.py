@@ -6,8 +6,10 @@ ordinary one it returns the response.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -80,6 +82,10 @@ class Client:
         raise AttributeError(f"no such method: {name}")
 
 
+# The method whose call was last answered OK, so that a sentence can name it.
+_answered: ContextVar[str] = ContextVar("answered", default="")
+
+
 class NamedCall:
     """A call of a `grpc.aio` channel; the error it ends with can be asked for its method."""
 
@@ -88,8 +94,11 @@ class NamedCall:
         self._call = call
 
     def __await__(self) -> Generator[Any, Any, Any]:
+        _answered.set("")
         try:
-            return (yield from self._call.__await__())
+            response = yield from self._call.__await__()
+            _answered.set(self._name)
+            return response
         except grpc.aio.AioRpcError as error:
             error.add_note(self._name)
             raise
@@ -124,6 +133,12 @@ class Refusal:
     code: StatusCode = StatusCode.OK
     message: str = ""
     status: status_pb2.Status | None = None
+    method: str = ""
+
+    @property
+    def subject(self) -> str:
+        """How a sentence begins that speaks of the call."""
+        return self.method or "The call"
 
     @classmethod
     def of(cls, error: grpc.RpcError) -> Refusal:
@@ -132,7 +147,7 @@ class Refusal:
         metadata: Any = error.trailing_metadata() or ()
         packed = {key: value for key, value in metadata}.get("grpc-status-details-bin")
         status = None if packed is None else status_pb2.Status.FromString(packed)
-        refusal = cls(error.code(), error.details() or "", status)
+        refusal = cls(error.code(), error.details() or "", status, method_of(error))
         if status is not None:
             number, name = refusal.code.value[0], refusal.code.name
             check(number == status.code, f"The call ended {name}, but its trailer says code {status.code}.")
@@ -171,6 +186,7 @@ def in_words(code: StatusCode, message: str) -> str:
 @contextmanager
 def _any_refusal(expected: str) -> Iterator[Refusal]:
     refusal = Refusal()
+    _answered.set("")
     try:
         yield refusal
     except grpc.RpcError as error:
@@ -179,8 +195,13 @@ def _any_refusal(expected: str) -> Iterator[Refusal]:
             # No answer of a server that looked at the request, as far as one can tell.
             raise
         refusal.code, refusal.message, refusal.status = seen.code, seen.message, seen.status
+        refusal.method = seen.method
     else:
-        raise Failed(f"The call was answered OK, not refused with {expected}.")
+        raise Failed(f"{_answered.get() or 'The call'} was answered OK, not refused with {expected}.")
+
+
+# How sentences of this module begin that say of a call what became of it.
+_SUBJECT = re.compile(r"(The call|[A-Z][A-Za-z]+)(?= was (answered|refused) )")
 
 
 @contextmanager
@@ -190,8 +211,8 @@ def about(what: str) -> Iterator[None]:
         yield
     except Failed as failed:
         text = str(failed)
-        starts = text.startswith("The call ")
-        raise Failed(text.replace("The call", what, 1) if starts else f"{what}: {text}") from failed
+        subject = _SUBJECT.match(text)
+        raise Failed(f"{what}: {text}" if subject is None else what + text[subject.end() :]) from failed
 
 
 @contextmanager
@@ -202,14 +223,17 @@ def refused(code: StatusCode, *tokens: str) -> Iterator[Refusal]:
     """
     with _any_refusal(code.name) as refusal:
         yield refusal
-    check(code == refusal.code, f"The call was refused with {refusal}, not with {code.name}.")
+    check(code == refusal.code, f"{refusal.subject} was refused with {refusal}, not with {code.name}.")
     for token in tokens:
         check(token in refusal.message, f"The refusal says {refusal.message!r}, without {token!r}.")
 
 
 def _check_trailer(refusal: Refusal) -> None:
     # That its code and message are those of the call was seen when the refusal was read.
-    check(refusal.status is not None, f"The refusal, {refusal}, has no grpc-status-details-bin trailer.")
+    check(
+        refusal.status is not None,
+        f"{refusal.subject} was refused with {refusal}, without a grpc-status-details-bin trailer.",
+    )
     check(
         refusal.message.isascii() and refusal.message.isprintable(),
         f"The message {refusal.message[:MESSAGE_SHOWN_MAX]!r} is not one line of ASCII.",
@@ -286,10 +310,10 @@ def _check_tunnel(refusal: Refusal) -> None:
     infos = refusal.error_infos
     check(
         refusal.code not in MISREAD,
-        f"The refusal has results of ack ids under {refusal.code.name}, which clients read as"
-        " a lost connection.",
+        f"{refusal.subject} was refused with results under {refusal.code.name}, which clients read as a lost"
+        " connection.",
     )
-    check(infos, f"The refusal, {refusal}, has no ErrorInfo, so no ack id has a result.")
+    check(infos, f"{refusal.subject} was refused with {refusal}, without an ErrorInfo for the ack ids.")
     check(details[0].Is(error_details_pb2.ErrorInfo.DESCRIPTOR), "The first detail is not the ErrorInfo.")
     check(len(infos) == 1, f"The refusal has {len(infos)} ErrorInfos.")
     named = (infos[0].reason, infos[0].domain)

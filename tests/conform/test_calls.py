@@ -94,7 +94,7 @@ def test_an_answer_is_no_refusal(kind):
 @pytest.mark.parametrize(
     ("flaw", "details", "says"),
     [
-        ("no detail", [], "no ErrorInfo"),
+        ("no detail", [], "without an ErrorInfo"),
         (
             "other detail first",
             [error_details_pb2.DebugInfo(), info({"a": PERMANENT})],
@@ -115,7 +115,7 @@ def test_each_flaw_of_a_permanent_refusal_is_found(flaw, details, says):
 @pytest.mark.parametrize("expectation", [permanent, transient, unordered])
 def test_a_refusal_without_a_trailer_fails(expectation):
     code = StatusCode.INVALID_ARGUMENT if expectation is permanent else StatusCode.ABORTED
-    with fails("has no grpc-status-details-bin trailer"):
+    with fails("without a grpc-status-details-bin trailer"):
         expect(expectation("a"), Refused(code, None))
 
 
@@ -138,7 +138,7 @@ def test_a_permanent_refusal_has_its_own_code():
 @pytest.mark.parametrize("code", [StatusCode.UNAVAILABLE, StatusCode.UNKNOWN, StatusCode.CANCELLED])
 @pytest.mark.parametrize(("expectation", "result"), [(transient, TRANSIENT), (unordered, UNORDERED)])
 def test_results_under_a_code_that_clients_misread_fail(expectation, result, code):
-    with fails(f"results of ack ids under {code.name}"):
+    with fails(f"results under {code.name}"):
         expect(expectation("a"), with_results(code, info({"a": result})))
 
 
@@ -173,7 +173,7 @@ def test_a_refusal_of_the_whole_request_has_no_results():
 
 
 def test_a_refusal_without_results_still_has_a_trailer():
-    with fails("has no grpc-status-details-bin trailer"):
+    with fails("without a grpc-status-details-bin trailer"):
         expect(refused_with_trailer(StatusCode.NOT_FOUND), Refused(StatusCode.NOT_FOUND, None))
     expect(refused(StatusCode.NOT_FOUND), Refused(StatusCode.NOT_FOUND, None))
 
@@ -181,9 +181,13 @@ def test_a_refusal_without_results_still_has_a_trailer():
 def test_a_sentence_says_of_which_call_it_is():
     with fails("^The ack of m2 was answered OK, not refused with NOT_FOUND"):
         expect_about("The ack of m2", refused(StatusCode.NOT_FOUND), None)
-    with fails("^The ack of m2: The refusal, NOT_FOUND"):
+    with fails("^The ack of m2 was refused with NOT_FOUND .*, without a grpc"):
         error = Refused(StatusCode.NOT_FOUND, None)
         expect_about("The ack of m2", refused_with_trailer(StatusCode.NOT_FOUND), error)
+
+    with fails("^The ack of m2: The first detail"):
+        error = with_results(StatusCode.INVALID_ARGUMENT, error_details_pb2.DebugInfo(), info({}))
+        expect_about("The ack of m2", permanent("a"), error)
 
 
 def expect_about(what: str, expectation, error: Exception | None) -> None:

@@ -196,8 +196,8 @@ async def test_a_refusal_is_checked_where_one_is_expected(setting, cases):
 
     results = await run(setting, cases)
 
-    assert results["CT-90"].seen == "The call was answered OK, not refused with NOT_FOUND."
-    assert results["CT-91"].seen.startswith("The call was refused with NOT_FOUND (")
+    assert results["CT-90"].seen == "CreateTopic was answered OK, not refused with NOT_FOUND."
+    assert results["CT-91"].seen.startswith("GetTopic was refused with NOT_FOUND (")
     assert {result.outcome for result in results.values()} == {Outcome.FAIL}
 
 

@@ -62,7 +62,7 @@ def test_the_command_lists_them_all():
 
 
 def test_nothing_is_judged_by_an_assert():
-    """It would do nothing under `python -O`; what is left only tells the type checker that a value is there."""
+    """It would do nothing under `python -O`; what is left only tells mypy that a value is there."""
     for path in Path(conform.__file__).parent.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Assert):

@@ -41,7 +41,7 @@ from tests.crash.replay import (
     Replayer,
     Row,
 )
-from tests.crash.told import Named, marks_of_copy
+from tests.crash.told import marks_of_copy
 from tests.sim.asked import Changes, Operations, Original, Publishes, as_dict
 from tests.sim.broken import Broken
 from tests.sim.state import Messages, check_broker, restored
@@ -105,15 +105,16 @@ class _Stream:
 
 
 class Auditor:
-    def __init__(self) -> None:
+    def __init__(self, secret: bytes = bytes(32)) -> None:
+        """`secret` reads ack ids until a disk says what it really is."""
         self.counts: Counter[str] = Counter()
         self.replayer = replayer = Replayer(self._matches, self._applied)
         self._publishes = Publishes(replayer)
-        self._operations = Operations(replayer, self._named)
+        self._operations = Operations(replayer, lambda ack_id: self._named(ack_id))
         self._changes = Changes()
         self._windows = Windows(replayer)
         self._messages = Messages()
-        self._reader = reader(bytes(32))
+        self._named = reader(secret)
         self._streams: dict[int, _Stream] = {}
         self._bound: set[int] = set()  # streams of the journal that a client knows
         self._received: set[str] = set()  # ack ids
@@ -316,15 +317,12 @@ class Auditor:
             subscription = self.replayer.subscriptions[record.sub_id].name
             self._changes.sought(record, subscription, told.get("snapshot", ""))
         elif kind == STREAM and record.result == 0 and not told.get("unary"):
-            limits = Limits(told["max_outstanding_messages"], told["max_outstanding_bytes"])
+            limits = Limits(told.get("max_outstanding_messages", 0), told.get("max_outstanding_bytes", 0))
             self._windows.opened(record.stream_id, limits)
 
     def _matches(self, text: str, hashed: int) -> bool:
         original = self._publishes.originals.get(hashed)
         return matches(text, original.attributes if original is not None else {})
-
-    def _named(self, ack_id: str) -> Named | None:
-        return self._reader(ack_id)
 
     # -- the server ---------------------------------------------------------------------------------------
 
@@ -345,21 +343,25 @@ class Auditor:
         self.counts["restarts"] += 1
         self._now_us = now_us
         self._disk = disk
-        self._reader = reader(disk.secret)
-        self._check_disk(disk)
+        self._named = reader(disk.secret)
+        self._check_rows(disk)
         self._compare(engine._broker, disk, "restored")
 
     def finished(self, engine: Engine, disk: SimDisk, now_us: int) -> None:
         self._now_us = now_us
-        self._check_disk(disk)
+        self.check_disk(disk)
         self._compare(engine._broker, disk, "in memory at the end")
-        self._compare(restored(disk), disk, "restored at the end")
         self.counts += self._operations.counts
         self.counts["forwarded"] = self.replayer.kinds[DEADLETTER]
         if owed := self.owed():
             raise Broken("liveness", f"still owed: {owed}")
 
-    def _check_disk(self, disk: SimDisk) -> None:
+    def check_disk(self, disk: SimDisk) -> None:
+        """A server that is started over `disk` goes on where the journal ends."""
+        self._check_rows(disk)
+        self._compare(restored(disk), disk, "restored")
+
+    def _check_rows(self, disk: SimDisk) -> None:
         """What was committed is there: the journal, and resources as it shows them."""
         if len(disk.rows) != self._rows:
             raise Broken("I10", f"{self._rows} rows were committed, {len(disk.rows)} are there")

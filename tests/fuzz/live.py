@@ -64,11 +64,18 @@ AckIdsOf = Mapping[str, Sequence[str]]
 
 
 class Call(NamedTuple):
-    """A unary method: what it takes, examples of that, and what the broker does with it."""
+    """A unary method: what it takes, what the broker does with it, and examples of requests.
+
+    Those in `refused` pass many checks before the one that refuses them.
+    """
 
     request: type[Message]
     act: Callable[[Live, Any, int], Any]
     examples: Callable[[AckIdsOf], list[Any]]
+    refused: Sequence[Any] = ()
+
+    def drawn_from(self, ack_ids: AckIdsOf) -> list[Any]:
+        return [*self.examples(ack_ids), *self.refused]
 
 
 class Live:
@@ -109,7 +116,7 @@ class Live:
 
     def call(self, name: str, source: Source) -> None:
         method = CALLS[name]
-        self.request(name, drawn(method.request, method.examples(self.ack_ids), self.known, source))
+        self.request(name, drawn(method.request, method.drawn_from(self.ack_ids), self.known, source))
 
     def request(self, name: str, data: bytes) -> Any:
         """The request of one unary call, as bytes; returns the response, or None if it was refused."""
@@ -479,14 +486,66 @@ def _modify(live: Live, request: Any, request_bytes: int) -> None:
     live.on_ack_ids(Broker.modify_ack_deadline, request, request_bytes)
 
 
+_OTHER_TOPIC = f"{PROJECT}/topics/other"
+_OTHER = f"{PROJECT}/subscriptions/other"
+_UDF = pb.MessageTransform(javascript_udf=pb.JavaScriptUDF(function_name="f", code="x"))
+_ZLIB = pb.MessageTransform(
+    compression=pb.Compression(
+        compression_algorithm=pb.Compression.ZLIB, compression_mode=pb.Compression.COMPRESS
+    )
+)
+_ENDPOINT = pb.MessageTransform(
+    ai_inference=pb.AIInference(endpoint="projects/p/locations/l/publishers/g/models/m")
+)
+_KINESIS = pb.IngestionDataSourceSettings.AwsKinesis(
+    stream_arn="a", consumer_arn="b", aws_role_arn="c", gcp_service_account="d"
+)
+_BUCKET = pb.IngestionDataSourceSettings.CloudStorage(
+    bucket="bucket", text_format={"delimiter": ","}, minimum_object_create_time=_time(NOW)
+)
+_FILES = pb.CloudStorageConfig(
+    bucket="bucket",
+    filename_datetime_format="YYYY-MM-DD/hh_mm_ss",
+    max_duration=pb.Duration(seconds=60),
+    max_bytes=1000,
+    max_messages=1000,
+)
+_PUSH = pb.PushConfig(
+    push_endpoint="https://user@example.com:8080/push?a=b",
+    oidc_token=pb.PushConfig.OidcToken(service_account_email="a@b"),
+)
+
 #: Every unary method that has a behaviour.
 CALLS: dict[str, Call] = {
     "CreateTopic": Call(
         pb.Topic,
         _create_topic,
         lambda _: [
-            pb.Topic(name=f"{PROJECT}/topics/other"),
-            pb.Topic(name=f"{PROJECT}/topics/other", message_retention_duration=pb.Duration(seconds=600)),
+            pb.Topic(name=_OTHER_TOPIC),
+            pb.Topic(
+                name=_OTHER_TOPIC,
+                message_retention_duration=pb.Duration(seconds=600),
+                message_storage_policy=pb.MessageStoragePolicy(allowed_persistence_regions=["us-east1"]),
+                kms_key_name="projects/p/locations/l/keyRings/r/cryptoKeys/k",
+                labels={"a": "b", "é": "1"},
+            ),
+            pb.Topic(
+                name=_OTHER_TOPIC,
+                ingestion_data_source_settings=pb.IngestionDataSourceSettings(aws_kinesis=_KINESIS),
+            ),
+            pb.Topic(
+                name=_OTHER_TOPIC,
+                ingestion_data_source_settings=pb.IngestionDataSourceSettings(cloud_storage=_BUCKET),
+            ),
+        ],
+        [
+            pb.Topic(name=_OTHER_TOPIC, message_transforms=[_UDF, _ZLIB, _ENDPOINT]),
+            pb.Topic(
+                name=_OTHER_TOPIC,
+                schema_settings=pb.SchemaSettings(schema="projects/p/schemas/other", encoding=pb.JSON),
+            ),
+            pb.Topic(name=TOPIC),
+            pb.Topic(name=_OTHER_TOPIC, labels={"a" * 64: ""}),
         ],
     ),
     "UpdateTopic": Call(
@@ -531,6 +590,27 @@ CALLS: dict[str, Call] = {
                 topic=TOPIC,
                 messages=[pb.PubsubMessage(attributes={"kind": "order"}, ordering_key="k")] * 2,
             ),
+            pb.PublishRequest(
+                topic=TOPIC,
+                messages=[
+                    pb.PubsubMessage(data=b"x", attributes={"é" * 128: "é" * 512}, ordering_key="é" * 512)
+                ],
+            ),
+            pb.PublishRequest(topic=DEAD_TOPIC, messages=[pb.PubsubMessage(data=b"nobody reads this")]),
+        ],
+        [
+            pb.PublishRequest(topic=TOPIC, messages=[pb.PubsubMessage(data=b"x"), pb.PubsubMessage()]),
+            pb.PublishRequest(
+                topic=TOPIC,
+                messages=[pb.PubsubMessage(data=b"x", ordering_key=key) for key in ("k", "l")],
+            ),
+            pb.PublishRequest(
+                topic=TOPIC, messages=[pb.PubsubMessage(attributes={str(n): "" for n in range(101)})]
+            ),
+            pb.PublishRequest(topic=TOPIC, messages=[pb.PubsubMessage(attributes={"é" * 129: ""})]),
+            pb.PublishRequest(topic=TOPIC, messages=[pb.PubsubMessage(attributes={"": ""})]),
+            pb.PublishRequest(topic=TOPIC, messages=[pb.PubsubMessage(attributes={"a": "é" * 513})]),
+            pb.PublishRequest(topic=TOPIC, messages=[pb.PubsubMessage(data=b"x", ordering_key="é" * 513)]),
         ],
     ),
     "DetachSubscription": Call(
@@ -542,8 +622,36 @@ CALLS: dict[str, Call] = {
         pb.Subscription,
         _create_subscription,
         lambda _: [
-            pb.Subscription(name=f"{PROJECT}/subscriptions/other", topic=TOPIC),
+            pb.Subscription(name=_OTHER, topic=TOPIC),
             pb.Subscription(topic=TOPIC, enable_exactly_once_delivery=True, filter="attributes:kind"),
+            pb.Subscription(
+                name=_OTHER,
+                topic=TOPIC,
+                filter='NOT hasPrefix(attributes.kind, "o") OR attributes.a != "b"',
+                message_retention_duration=pb.Duration(seconds=600),
+                retain_acked_messages=True,
+                expiration_policy=pb.ExpirationPolicy(ttl=pb.Duration(seconds=86_400)),
+                retry_policy=pb.RetryPolicy(maximum_backoff=pb.Duration(seconds=20, nanos=1)),
+                dead_letter_policy=pb.DeadLetterPolicy(dead_letter_topic=DEAD_TOPIC),
+            ),
+        ],
+        [
+            pb.Subscription(name=_OTHER, topic=TOPIC, cloud_storage_config=_FILES),
+            pb.Subscription(name=_OTHER, topic=TOPIC, bigquery_config=pb.BigQueryConfig(table="p.d.t")),
+            pb.Subscription(
+                name=_OTHER,
+                topic=TOPIC,
+                bigtable_config=pb.BigtableConfig(table="projects/p/instances/i/tables/t"),
+            ),
+            pb.Subscription(name=_OTHER, topic=TOPIC, push_config=_PUSH),
+            pb.Subscription(name=_OTHER, topic=TOPIC, push_config=_PUSH, enable_exactly_once_delivery=True),
+            pb.Subscription(name=_OTHER, topic=TOPIC, message_transforms=[_UDF, _ZLIB, _ENDPOINT]),
+            pb.Subscription(
+                name=_OTHER,
+                topic=TOPIC,
+                dead_letter_policy=pb.DeadLetterPolicy(dead_letter_topic=TOPIC, max_delivery_attempts=100),
+            ),
+            pb.Subscription(name=SUBSCRIPTION, topic=TOPIC),
         ],
     ),
     "UpdateSubscription": Call(
@@ -561,6 +669,13 @@ CALLS: dict[str, Call] = {
             pb.UpdateSubscriptionRequest(
                 subscription=pb.Subscription(name=FILTERED), update_mask=_mask("expiration_policy")
             ),
+        ],
+        [
+            pb.UpdateSubscriptionRequest(
+                subscription=pb.Subscription(name=PLAIN, push_config=_PUSH, cloud_storage_config=_FILES),
+                update_mask=_mask(field),
+            )
+            for field in ("push_config", "cloud_storage_config", "filter")
         ],
     ),
     "GetSubscription": Call(

@@ -57,7 +57,7 @@ def unary(data: bytes) -> None:
 def _unary_seeds() -> Iterator[bytes]:
     steps = len(NAMES)
     for number, name in enumerate(NAMES):
-        examples = CALLS[name].examples(Live().ack_ids)
+        examples = CALLS[name].drawn_from(Live().ack_ids)
         for example, request in enumerate(examples):
             # An example as it is, time, delivery, and the same again.
             call = bytes((number, 7, example, 0))

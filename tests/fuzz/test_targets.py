@@ -65,12 +65,14 @@ def test_every_unary_method_is_called() -> None:
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_every_example_of_a_request_is_accepted(name: str) -> None:
+def test_examples_of_requests_are_accepted_or_refused_as_they_say(name: str) -> None:
     """A harness that only ever sees refusals would look at nothing behind the checks."""
-    for example in CALLS[name].examples(Live().ack_ids):
+    call = CALLS[name]
+    expected = [*[(one, 0) for one in call.examples(Live().ack_ids)], *[(one, 1) for one in call.refused]]
+    for request, refusals in expected:
         live = Live()
-        live.request(name, example.SerializeToString())
-        assert not live.refusals
+        live.request(name, request.SerializeToString())
+        assert live.refusals == refusals, request
 
 
 def _no_exception_of_ours(patch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from google.rpc.status_pb2 import Status as RpcStatus
 
 from pubsubd.eod import answer
 from pubsubd.wire import pb
+from pubsubd.wire.services import SERVICES
 from tests.crash.filters import draw_attributes
 from tests.crash.log import Answer
 from tests.sim.plan import KEYS, SECOND_US, Manners, Subscription
@@ -33,6 +34,7 @@ _ANSWERS = {
 # What a well-formed call may be refused with for sure, having done nothing.
 _REFUSED = {"NOT_FOUND", "ALREADY_EXISTS", "FAILED_PRECONDITION", "RESOURCE_EXHAUSTED"}
 _UNDECIDED = {"UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED", "ABORTED"}
+_RESPONSES = {method.name: method.response for methods in SERVICES.values() for method in methods.values()}
 _REMEMBERED = 60  # ack ids of a subscription that may be named again
 _TRIES = 4
 
@@ -119,7 +121,9 @@ class Population:
             self._open_calls -= not pull
         world.happened()
         world.trace.note(
-            who, f"< {method} {reply.status.code} {reply.status.message}", reply.data + reply.status.details
+            who,
+            f"< {method} {reply.status.code} {reply.status.message}",
+            in_order(_RESPONSES[method], reply.data) + _details_in_order(reply.status.details),
         )
         return reply
 
@@ -264,7 +268,11 @@ class Consumer:
         )
         reply = await future
         world.happened()
-        world.trace.note(self.who, f"< Pull {reply.status.code} {reply.status.message}", reply.data)
+        world.trace.note(
+            self.who,
+            f"< Pull {reply.status.code} {reply.status.message}",
+            in_order(pb.PullResponse, reply.data),
+        )
         if reply.status.ok:
             received = list(pb.PullResponse.FromString(reply.data).received_messages)
             if received:
@@ -317,7 +325,7 @@ class Consumer:
         while (data := await call.read()) is not None:
             response = pb.StreamingPullResponse.FromString(data)
             world.happened()
-            world.trace.note(self.who, "< stream", data, response)
+            world.trace.note(self.who, "< stream", response.SerializeToString(deterministic=True), response)
             stream.confirmed(response)
             if response.received_messages:
                 self._take(list(response.received_messages), number, asked_us, greedy)
@@ -486,6 +494,20 @@ def results_of(reply: Reply, ack_ids: Sequence[str], policy: str) -> dict[str, A
         return dict.fromkeys(ack_ids, Answer.UNKNOWN) if status.code in _UNDECIDED else {}
     unlisted = Answer.UNKNOWN if policy == "abort" else Answer.OK
     return {ack_id: _ANSWERS[told[ack_id]] if ack_id in told else unlisted for ack_id in ack_ids}
+
+
+def in_order(response: Any, data: bytes) -> bytes:
+    """`data` with its maps in order: protobuf writes them as they lie in memory."""
+    serialised: bytes = response.FromString(data).SerializeToString(deterministic=True)
+    return serialised
+
+
+def _details_in_order(details: bytes) -> bytes:
+    if not details:
+        return b""
+    status = RpcStatus.FromString(details)
+    results = [sorted(_results(detail).items()) for detail in status.details]
+    return f"{status.code} {status.message} {results}".encode()
 
 
 def _results(detail: AnyMessage) -> dict[str, str]:

@@ -7,7 +7,7 @@ import string
 from typing import TYPE_CHECKING
 
 from pubsubd.wire import pb
-from tests.sim.clients import ask_unary
+from tests.sim.clients import ask_unary, in_order
 
 if TYPE_CHECKING:
     from tests.sim.clients import Population
@@ -107,7 +107,7 @@ class Forger:
         asked_us = world.wall_us()
         while (data := await call.read()) is not None:
             received = list(pb.StreamingPullResponse.FromString(data).received_messages)
-            world.trace.note("forger", "< stream", data)
+            world.trace.note("forger", "< stream", in_order(pb.StreamingPullResponse, data))
             if received:
                 world.tell("delivered", number, subscription, received, asked_us, world.wall_us())
         world.trace.note("forger", f"< stream {call.status.code} {call.status.message}")

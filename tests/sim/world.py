@@ -164,7 +164,9 @@ class World:
 
     def wrote(self, commit: Commit) -> None:
         rows = [] if commit.journal is None else [Row(*commit.journal)]
-        self.trace.note("disk", "commit", commit.oplog + (commit.journal[3] if commit.journal else b""))
+        journal = b"" if commit.journal is None else commit.journal[3]
+        details = "".join(text for _, text in commit.journal_details)
+        self.trace.note("disk", "commit", b"".join((commit.oplog, journal, details.encode())))
         self._happened = True
         self.tell("committed", rows, dict(commit.journal_details), self.wall_us())
 

@@ -86,7 +86,7 @@ class Live:
         self.world.store = _copied(template.world.store)
         self.world.now_us = template.world.now_us
         self.world.crash()
-        self.ack_ids = template.ack_ids
+        self.ack_ids = dict(template.ack_ids)
         self.known = template.known
         self.streams: list[Consumer] = []
         self.refusals = 0
@@ -154,13 +154,17 @@ class Live:
 
     def later(self, consumer: Consumer, source: Source) -> None:
         """A request of an open stream; a refusal ends the stream."""
-        ack_ids = self.ack_ids[consumer.subscription.name]
+        ack_ids = self.ack_ids.get(consumer.subscription.name, [])
+        received = consumer.shell.ack_ids[-3:]
         examples = [
             pb.StreamingPullRequest(ack_ids=ack_ids[:2]),
             pb.StreamingPullRequest(modify_deadline_ack_ids=ack_ids[:2], modify_deadline_seconds=[0, 600]),
-            pb.StreamingPullRequest(ack_ids=consumer.shell.ack_ids[-3:], stream_ack_deadline_seconds=600),
+            pb.StreamingPullRequest(ack_ids=received, stream_ack_deadline_seconds=600),
+            pb.StreamingPullRequest(
+                modify_deadline_ack_ids=received, modify_deadline_seconds=[0] * len(received)
+            ),
         ]
-        known = [*self.known, *consumer.shell.ack_ids[-3:]]
+        known = [*self.known, *received]
         data = drawn(pb.StreamingPullRequest, examples, known, source)
         before = self.fingerprint()
         try:
@@ -249,6 +253,9 @@ class Live:
         self.world.settle()
         self.broker.close_pull(consumer)
         self._deliver(consumer.shell)
+        if consumer.shell.ack_ids:
+            # What was received last is what the next requests are about.
+            self.ack_ids[consumer.subscription.name] = consumer.shell.ack_ids
 
     def on_ack_ids(self, command: Callable[..., Any], request: Any, request_bytes: int) -> None:
         caller = self.broker.caller(self._client, self.world.now_us)

@@ -24,7 +24,7 @@ from tests.fuzz.live import CALLS, NAMES, PROJECT, Live, judge_refusal
 from tests.fuzz.source import Source
 from tests.unit.storage.fake_store import SECRET, FakeStore
 
-_STEPS_MAX = 12
+_STEPS_MAX = 16
 _CLIENTS = ("grpc-python/1.71.0 ipv4:127.0.0.1", "")
 _CLIENT = bytes((0, 0))  # draws the first of them
 
@@ -40,7 +40,7 @@ class Target:
 
 
 def unary(data: bytes) -> None:
-    """Up to twelve calls of any unary method, and time between them."""
+    """Up to sixteen calls of any unary method, and time between them."""
     source = Source(data)
     live = Live(client=source.text(_CLIENTS))
     for _ in range(_STEPS_MAX):
@@ -66,6 +66,11 @@ def _unary_seeds() -> Iterator[bytes]:
             # The example as raw bytes.
             raw = request.SerializeToString()[:250]
             yield _CLIENT + bytes((number, 0, len(raw))) + raw
+    # Received, nacked and waited for, until the dead letter topic has it.
+    receive, nack = (bytes((NAMES.index(name), 7, 0, 0)) for name in ("Pull", "ModifyAckDeadline"))
+    wait = bytes((steps, 0, 4))
+    yield _CLIENT + nack + (wait + receive + nack) * 5
+    yield _CLIENT + (wait + receive) * 8
 
 
 def stream(data: bytes) -> None:
@@ -95,10 +100,11 @@ def _stream_seeds() -> Iterator[bytes]:
         # Way 7: an example, with no field set beyond it.
         first = _CLIENT + bytes((subscription, 7, 0, 0))
         yield first
-        for example in range(3):
+        for example in range(4):
             later = bytes((4, 7, example, 0))
             yield first + later
             yield first + bytes((0, 2)) + later + bytes((0, 0, 3)) + later
+            yield first + (bytes((0, 2)) + later + bytes((0, 0, 4))) * 4
         for name in ("UpdateSubscription", "DeleteSubscription", "DetachSubscription", "Seek"):
             yield first + bytes((1, NAMES.index(name), 7, 0, 0)) + bytes((4, 7, 0, 0))
     raw = pb.StreamingPullRequest(

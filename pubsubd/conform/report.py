@@ -164,6 +164,7 @@ def show(report: Report, console: Console, *, all_lines: bool = False) -> None:
             f"This side was late by up to {report.late_seconds_max:.1f} s: a machine with more time to spare,"
             " or --jobs with a smaller number, gives surer results.",
             style="yellow",
+            soft_wrap=True,
         )
     console.print(Text(report.score, style="bold red" if report.bad else "bold green"), soft_wrap=True)
 

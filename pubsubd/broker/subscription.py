@@ -800,6 +800,16 @@ class Subscription:
             if one > cursor or one in self.backlog.carried
         }
 
+    def _acked_unsaid(self, finished: Iterable[int]) -> list[tuple[int, int]]:
+        """Generations that were acked and need no row for that, until their messages look as if brought back."""
+        found: list[tuple[int, int]] = []
+        for one in finished:
+            if one <= self.cursor or one in self.backlog.carried:
+                generation = self.endings.finishing_generation(one, self._first_generation(one))
+                if self.endings.of(one, generation) is None:
+                    found.append((one, generation))
+        return found
+
     def _move(
         self,
         cursor: int,
@@ -821,6 +831,7 @@ class Subscription:
             self._offsets.pop(message_id, None)
             self._restored.pop(message_id, None)
         self._remember_all(sorted(ended), Ending.PURGED, now_us)
+        self._remember_all(self._acked_unsaid(finished), Ending.ACKED, now_us)
         for waiting in backlog.waiting.values():
             if not waiting.collateral:
                 waiting.ready_us = 0

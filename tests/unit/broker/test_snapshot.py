@@ -270,6 +270,32 @@ def test_another_subscription_of_the_topic_can_be_set_to_it(both: World) -> None
     assert both.owed() == [1, 3, 5, 6]
 
 
+@pytest.mark.parametrize("passes", ["cursor", "seek"])
+def test_a_repeated_ack_of_what_it_does_not_bring_back_is_ok(world: World, passes: str) -> None:
+    """The other subscription was behind its cursor: the snapshot says of 3 by itself that it had finished."""
+    world.create_subscription()
+    world.create_subscription(OTHER, retain_acked_messages=True)
+    world.publish(b"1", b"2", b"3")
+    ours = {lease.message_id: lease.ack_id for lease in world.pull()}
+    others = {lease.message_id: lease.ack_id for lease in world.pull(OTHER)}
+    world.acknowledge(ours.values())
+    world.acknowledge([others[1]], OTHER)
+    world.seek_to_time(START_US - 1, OTHER)
+    world.acknowledge([others[3]], OTHER)
+    world.create_snapshot(name=OTHER)
+    world.turn()
+    world.seek_to_snapshot()
+    assert world.owed() == [1, 2]
+    if passes == "cursor":
+        ack_all(world)
+    else:
+        world.seek_to_time(world.now_us + 1)
+    world.turn()
+    world.crash()
+
+    assert world.acknowledge([ours[3]]) == []
+
+
 def test_it_outlives_its_subscription(both: World) -> None:
     both.create_snapshot()
     both.broker.delete_subscription(pb.DeleteSubscriptionRequest(subscription=SUBSCRIPTION), both.now_us)

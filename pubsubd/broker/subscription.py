@@ -801,7 +801,7 @@ class Subscription:
         }
 
     def _acked_unsaid(self, finished: Iterable[int]) -> list[tuple[int, int]]:
-        """Generations that were acked and need no row for that, until their messages look as if brought back."""
+        """Acked generations that needed no row to say so, until their messages look as if brought back."""
         found: list[tuple[int, int]] = []
         for one in finished:
             if one <= self.cursor or one in self.backlog.carried:

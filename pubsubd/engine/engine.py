@@ -18,6 +18,7 @@ import contextlib
 import logging
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple, Protocol
 
 from pubsubd.broker.broker import Broker
@@ -135,6 +136,7 @@ class Engine:
         # While a broker is being restored the old one still keeps the streams, and takes no commands.
         self._broker = Broker(store.secret, store.boot, journal)
         self._in_command = asyncio.Event()
+        self._untold: list[Callable[[], None]] = []  # what the next broker is told first
         self._journal = Journal(0, (), journal_bytes_max)
         self._wake = asyncio.Event()
         self._gathering = _Waiters()
@@ -285,8 +287,19 @@ class Engine:
         self._wake.set()
 
     def stop_assigning(self, consumer: Consumer) -> None:
-        """`consumer` gets nothing more, also if its broker is being replaced."""
-        self._broker.stop_assigning(consumer)
+        """`consumer` gets nothing more. While the broker is being replaced, the next one is told."""
+        if self._in_command.is_set():
+            self._broker.stop_assigning(consumer)
+        else:
+            self._untold.append(partial(self.stop_assigning, consumer))
+
+    def close_stream(self, consumer: Consumer) -> None:
+        """The stream of `consumer` is over. No await, since whoever says this is often being cancelled."""
+        if self._in_command.is_set():
+            self._broker.close_stream(consumer, self.now_us())
+            self.poke()
+        else:
+            self._untold.append(partial(self.close_stream, consumer))
 
     def poke(self) -> None:
         """Something changed that a delivery or a commit may follow from."""
@@ -442,6 +455,9 @@ class Engine:
             broker = self._restored(loaded)
         broker.adopt(old, [effects, on_top])
         self._set_broker(broker)
+        untold, self._untold = self._untold, []
+        for tell in untold:
+            tell()
         for delivery in (*effects.deliveries, *on_top.deliveries):
             delivery.consumer.shell.not_delivered()
         self._probe_seconds = min(max(2 * self._probe_seconds, _PROBE_SECONDS_MIN), _PROBE_SECONDS_MAX)

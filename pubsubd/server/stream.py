@@ -100,7 +100,7 @@ class Stream:
         finally:
             for task in tasks:
                 task.cancel()
-            await self._forget()
+            self._forget()
         if self._end is not None and self._end is not _DONE:
             await self._refuse(self._end)
 
@@ -121,12 +121,9 @@ class Stream:
         self._protocol_version = request.protocol_version
         return request
 
-    async def _forget(self) -> None:
+    def _forget(self) -> None:
         self.close(_DONE)
-        with contextlib.suppress(NotSettled):
-            broker = await self._engine.broker()
-            broker.close_stream(self._consumer, self._engine.now_us())
-            self._engine.poke()
+        self._engine.close_stream(self._consumer)
 
     async def _refuse(self, error: PubsubError) -> NoReturn:
         """End the call with `error`, unless that rests on something that did not become durable."""

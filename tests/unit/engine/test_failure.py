@@ -12,7 +12,9 @@ import pytest
 from pubsubd.broker.broker import Broker
 from pubsubd.engine import engine as engine_module
 from pubsubd.engine.engine import Engine, Left, NotSettled
+from pubsubd.journal.record import Row, unpack
 from pubsubd.model import limits
+from pubsubd.model.events import Kind
 from pubsubd.storage.store import Commit, StorageFailed
 from pubsubd.wire import pb
 from tests.unit.broker.world import SUBSCRIPTION, check, owed, restored, states
@@ -128,6 +130,29 @@ async def test_streams_stay_and_are_served_when_storage_works_again() -> None:
         assert shell.message_ids == [1, 1]
         assert shell.errors == []
         check(await engine.engine.broker())
+
+
+@virtual
+async def test_a_stream_that_ends_while_the_state_is_restored_has_ended() -> None:
+    async with running() as engine:
+        shell = await engine.open_stream()
+        await engine.publish(b"a")
+        await asyncio.sleep(1)
+        engine.store.failing_commits = 1
+        engine.store.load_seconds = 2
+        assert await outcome(engine.publish(b"b")) == FAILED
+        engine.engine.stop_assigning(shell.consumer)
+        engine.engine.close_stream(shell.consumer)
+        await engine.publish(b"c")
+        await ticks()
+
+        assert shell.message_ids == [1]
+        (subscription,) = (await engine.engine.broker()).subscriptions()
+        assert list(subscription.consumers) == []
+        assert [lease.holder for lease in subscription.leases] == [shell.consumer]
+        events = [event for row in engine.store.journal for _, event in unpack(Row(*row))]
+        ended = [event.stream_id for event in events if event.kind == Kind.STREAM and event.result == 1]
+        assert ended == [shell.consumer.stream_id]
 
 
 @virtual

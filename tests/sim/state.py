@@ -78,13 +78,13 @@ class Messages:
                 for last_id, (_, data) in disk.chunks.get(row[1], {}).items()
                 for entry, message in self._read(row[1], last_id, data)
             }
-            found[row[2]] = {*snapshot.owed} | {
+            later = [one for one in stored if one > snapshot.cursor and one not in snapshot.finished]
+            found[row[2]] = {
                 message_id
-                for message_id, message in stored.items()
-                if message_id > snapshot.cursor
-                and message_id not in snapshot.finished
-                and all(
-                    message_id > through_id or matches(text, message.attributes)
+                for message_id in (*snapshot.owed, *later)
+                if message_id not in stored  # which is found elsewhere
+                or all(
+                    message_id > through_id or matches(text, stored[message_id].attributes)
                     for through_id, text in snapshot.filters
                 )
             }

@@ -25,6 +25,7 @@ from pubsubd.broker.entry import Entry
 from pubsubd.broker.questions import (
     Answer,
     Found,
+    Known,
     Question,
     Read,
     ReadMessages,
@@ -609,12 +610,14 @@ class Broker:
             kept.append((subscription.start_id, subscription.acked_kept_us))
         if topic.own_kept_us:
             kept.append((topic.retained_id, topic.own_kept_us))
+        uncommitted = topic.tail.after(self._committed_id, 1)
+        known = Known(self._committed_id, uncommitted[0].publish_us if uncommitted else now_us)
         return [
             Question(
                 topic.topic_id,
                 max(after_id, topic.trimmed_id),
                 max(now_us - kept_us, topic.trimmed_us),
-                known_id=self._committed_id,
+                known=known,
             )
             for after_id, kept_us in kept
         ]
@@ -661,14 +664,15 @@ class Broker:
             boundary_id = topic.last_id
         kept = []
         for question, found in zip(self._kept_questions(subscription, now_us), answers[1:], strict=True):
-            if found.next_id:
-                after_id = max(question.after_id, found.before_id, found.next_id - 1)
+            after_id = max(question.after_id, topic.tail.before(question.before_us))
+            if found.next_id > question.after_id:
+                # Some of what follows may be too old by now, but it is there.
+                kept.append((found.next_id - 1, found.next_us))
+            elif found.next_id or after_id > found.known.message_id:
                 kept.append((after_id, max(question.before_us, found.next_us)))
             else:
-                # Nothing that was stored is kept; what has come since may be.
-                after_id = max(question.after_id, found.known_id, topic.tail.before(question.before_us))
-                newest = topic.tail.after(after_id, 1)
-                kept.append((after_id, newest[0].publish_us if newest else now_us))
+                # Nothing that was stored is kept; what has come since is.
+                kept.append((found.known.message_id, found.known.later_us))
         floor_id, kept_from_us = min(kept, default=(None, 0))
         subscription.seek_to_time(boundary_id, floor_id, now_us)
         return kept_from_us

@@ -15,6 +15,16 @@ if TYPE_CHECKING:
     from pubsubd.broker.subscription import Subscription
 
 
+class Known(NamedTuple):
+    """When a question was asked: messages up to `message_id` were in storage, or had been.
+
+    Later ones were published at `later_us` or after it.
+    """
+
+    message_id: int = 0
+    later_us: int = 0
+
+
 class Question(NamedTuple):
     """Where does `before_us` lie among the messages of a topic whose ids are above `after_id`?"""
 
@@ -22,7 +32,7 @@ class Question(NamedTuple):
     after_id: int
     before_us: int
     matches: Callable[[bytes], bool] | None = None  # which messages count as the next one; None: all
-    known_id: int = 0  # messages up to it were in storage, or had been, when this was asked
+    known: Known = Known()
 
 
 class Sift(NamedTuple):
@@ -37,7 +47,7 @@ class Found(NamedTuple):
     before_id: int  # the last message published before that moment; 0: none
     next_id: int  # the first one published then or later, and when; 0: none
     next_us: int
-    known_id: int = 0  # of the question
+    known: Known = Known()  # of the question
 
 
 class ReadRange(NamedTuple):

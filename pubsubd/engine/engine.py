@@ -532,7 +532,7 @@ class Engine:
         return frozenset(rejected)
 
     async def _answer(self, question: Question) -> Found:
-        topic_id, after_id, before_us, matches, known_id = question
+        topic_id, after_id, before_us, matches, known = question
         before_id, row = await self._store.find_chunk(topic_id, after_id, before_us)
         rows = [] if row is None else [row]
         while rows:
@@ -540,10 +540,10 @@ class Engine:
                 if entry.message_id > after_id and entry.publish_us < before_us:
                     before_id = entry.message_id
                 elif entry.message_id > after_id and (matches is None or matches(entry.data)):
-                    return Found(before_id, entry.message_id, entry.publish_us, known_id)
+                    return Found(before_id, entry.message_id, entry.publish_us, known)
                 after_id = max(after_id, entry.message_id)
             rows = await self._store.read_range(topic_id, after_id, _EVERY_ID, limits.READ_BYTES_MAX)
-        return Found(before_id, 0, 0, known_id)
+        return Found(before_id, 0, 0, known)
 
     async def _entries(self, read: ReadRange | ReadMessages, bytes_max: int) -> list[Entry]:
         if isinstance(read, ReadRange):

@@ -590,6 +590,31 @@ def test_what_was_published_while_storage_was_asked_is_judged_by_its_time(both: 
     assert both.owed() == [7]
 
 
+@pytest.mark.usefixtures("cold")
+@pytest.mark.parametrize("stored", [True, False])
+def test_the_journal_says_from_when_on_it_was_kept_though_storage_took_its_time(
+    both: World, stored: bool
+) -> None:
+    """It was asked when 3 was the oldest that is kept, or when nothing was; it is answered much later."""
+    both.update(message_retention_duration=pb.Duration(seconds=HOUR))
+    ack_all(both)
+    both.turn()
+    both.now_us = at(3) + HOUR * SECOND if stored else at(100) + HOUR * SECOND
+    request = pb.SeekRequest(subscription=SUBSCRIPTION, time=pb.Timestamp(seconds=0))
+    asked_us = both.now_us
+    answers = both.answers(both.broker.seek_questions(request, both.now_us))
+    for _ in range(3):
+        both.advance(1)
+        both.publish(b"later")
+        both.turn()
+    ack_all(both)
+    both.broker.seek(request, answers, both.now_us)
+    both.turn()
+
+    assert both.owed()[-3:] == [6, 7, 8]
+    assert details(both)[-1]["kept_from_us"] == (at(3) if stored else asked_us)
+
+
 def test_a_subscription_of_a_deleted_topic_can_be_sought(both: World) -> None:
     both.broker.delete_topic(pb.DeleteTopicRequest(topic=TOPIC), both.now_us)
     ack_all(both)

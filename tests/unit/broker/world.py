@@ -104,14 +104,14 @@ def answered(store: FakeStore, question: Question | Sift) -> Any:
         wanted = set(question.message_ids)
         entries = [entry for row in rows for entry in unpack_chunk(row) if entry.message_id in wanted]
         return frozenset(entry.message_id for entry in entries if not question.matches(entry))
-    topic_id, after_id, before_us, matches, known_id = question
+    topic_id, after_id, before_us, matches, known = question
     rows = store.range_rows(topic_id, after_id, 2**62, 2**62)
     entries = [entry for row in rows for entry in unpack_chunk(row) if entry.message_id > after_id]
     before_id = max([one.message_id for one in entries if one.publish_us < before_us], default=0)
     for entry in entries:
         if entry.publish_us >= before_us and (matches is None or matches(entry.data)):
-            return Found(before_id, entry.message_id, entry.publish_us, known_id)
-    return Found(before_id, 0, 0, known_id)
+            return Found(before_id, entry.message_id, entry.publish_us, known)
+    return Found(before_id, 0, 0, known)
 
 
 def owed(store: FakeStore, subscription: Subscription, effects: Iterable[Effects] = ()) -> list[int]:

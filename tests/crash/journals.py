@@ -158,9 +158,9 @@ class Journal:
             self.deliver(message_id, at=at)
             self.ask(NACK, message_id, at=at)
 
-    def filter_out(self, *message_ids: int, at: float) -> None:
+    def filter_out(self, *message_ids: int, at: float, **fields: int) -> None:
         for message_id in message_ids:
-            self._about(FILTERED, message_id, at, ref_ts_us=self._published[message_id].ts_us)
+            self._about(FILTERED, message_id, at, ref_ts_us=self._published[message_id].ts_us, **fields)
 
     def forward(self, message_id: int, copy_id: int, *, at: float, topic_id: int, **copy: int) -> None:
         """In a commit of the caller's, together with the failure that it follows from."""

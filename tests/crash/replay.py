@@ -184,6 +184,8 @@ class Subscription:
     forwarded: dict[int, int] = field(default_factory=dict)  # message_id: that of its copy
     filtered: set[int] = field(default_factory=set)
     superseded: dict[int, int] = field(default_factory=dict)  # a seek brought it back after this generation
+    # Acked, and a seek to a snapshot may have made the server forget by which id; see `_sought_by_snapshot`.
+    doubtful: set[int] = field(default_factory=set)
     carried: set[int] = field(default_factory=set)  # leases that ran while a seek was done
     nacked_us: dict[tuple[int, int], int] = field(default_factory=dict)  # by message and generation
     finished_us: dict[int, int] = field(default_factory=dict)  # when a message was last finished
@@ -574,6 +576,8 @@ class Replayer:
         if record.kind == NACK:
             is_void = newest and record.ts_us <= sub.reset.get(message_id, 0)
             return (message_id, generation) in sub.nacked_us or is_void
+        if message_id in sub.doubtful:
+            return False
         if record.kind == ACK and newest and sub.purged.get(message_id, False):
             return True
         return sub.acked.get(message_id) == generation
@@ -585,8 +589,10 @@ class Replayer:
         purged = message_id in sub.purged and sub.last_generation.get(message_id) == generation
         # A seek brought it back since, and that life is over as well: what is known of this id holds again.
         nacked = (message_id, generation) in sub.nacked_us and message_id not in sub.unacked
-        again = (record.kind == ACK and purged) or (record.kind == NACK and nacked)
-        return again or self._is_repetition(record, sub)
+        if record.kind == NACK:
+            return nacked or self._is_repetition(record, sub)
+        acked = sub.acked.get(message_id) == generation
+        return acked or (record.kind == ACK and purged) or self._is_repetition(record, sub)
 
     def _extend(self, record: Record, sub: Subscription) -> None:
         lease = self._judge(record, sub)
@@ -614,6 +620,7 @@ class Replayer:
         if record.result == OK:
             sub.finish(record.message_id, record.ts_us)
             sub.acked[record.message_id] = record.generation
+            sub.doubtful.discard(record.message_id)
             # Without exactly-once an id that was nacked may be acked afterwards; that is then its outcome.
             sub.nacked_us.pop((record.message_id, record.generation), None)
 
@@ -752,7 +759,17 @@ class Replayer:
             return None
         if (detail["snapshot_seq"], record.aux) != (snapshot.seq, snapshot.ts_us):
             self.problem(record, f"the snapshot was taken at {snapshot.ts_us}, seq {snapshot.seq}")
-        return self.held(snapshot)
+        held = self.held(snapshot)
+        # A snapshot does not say which messages the filter of its subscription rejected. Above its cursor
+        # they look to another subscription as if the seek had brought them back, and to its filter as if
+        # they had never been owed: the repetition of an ack is then refused.
+        sub.doubtful |= {m for m in sub.acked if m not in held and self._is_rejected_by_some(m)}
+        return held
+
+    def _is_rejected_by_some(self, message_id: int) -> bool:
+        published = self.published[message_id]
+        subs = (one for one in self.subscriptions.values() if one.topic_id == published.topic_id)
+        return any(not self._passes(one, published) for one in subs)
 
     def _check_kept(self, record: Record, sub: Subscription, retain_acked: bool, kept_from_us: int) -> None:
         """As much is kept as the settings promise, and no more than that."""

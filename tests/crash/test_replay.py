@@ -10,6 +10,7 @@ from tests.crash.compare import Stored, SubscriptionState, differences
 from tests.crash.journals import SUB, TOPIC, Journal
 from tests.crash.replay import (
     ACK,
+    CONFIG,
     EXTEND,
     NACK,
     NOOP,
@@ -681,3 +682,30 @@ def test_a_nack_holds_again_once_the_life_after_a_seek_is_over() -> None:
     journal.ask(ACK, 1, at=7)
     journal.ask(NACK, 1, at=8, result=NOOP, **first)
     assert journal.problems == []
+
+
+def test_a_snapshot_of_another_filter_may_leave_an_ack_in_doubt() -> None:
+    journal = Journal()
+    detail: dict[str, Any] = {"change": "created", "subscription": {"name": "o", "filter": "attributes:x"}}
+    journal.add(CONFIG, 0, topic_id=TOPIC, sub_id=SUB + 1, detail=detail)
+    with journal.commit():
+        journal.publish(2)
+        journal.filter_out(2, at=0, sub_id=SUB + 1)
+    journal.deliver(2, at=1)
+    journal.ask(ACK, 2, at=2)
+    detail = {"change": "created", "snapshot": {"name": "n"}}
+    taken = journal.add(CONFIG, 3, topic_id=TOPIC, sub_id=SUB + 1, detail=detail)
+    journal.seek_to(taken, at=4)
+    journal.ask(ACK, 2, at=5, result=NOOP)
+    journal.ask(ACK, 2, at=6, result=PERMANENT)
+    assert journal.problems == []
+
+
+def test_a_snapshot_of_its_own_leaves_no_ack_in_doubt() -> None:
+    journal = Journal()
+    journal.publish(2)
+    journal.deliver(2, at=1)
+    journal.ask(ACK, 2, at=2)
+    journal.seek_to(journal.snapshot("created", at=3), at=4)
+    journal.ask(ACK, 2, at=5, result=PERMANENT)
+    assert journal.problems == ["refused, and it is as was asked"]

@@ -52,6 +52,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Auditor", "Broken"]
 
+# No deadline may be set to less; and a lease lasts longer by the time that its commit was expected to take.
+_LEASE_US_MIN = 10 * SECOND_US
+_COMMIT_US_MAX = SECOND_US
+
 # How often the deep checks run.
 _STEPS_PER_CHECK = 8
 _STEPS_PER_COMPARISON = 128
@@ -164,10 +168,10 @@ class Auditor:
         messages_max: int,
         bytes_max: int,
         now_us: int,
-        deadline_seconds: int = 0,
+        deadline_seconds: float = 10,
     ) -> None:
         limits = Limits(messages_max, bytes_max)
-        self._streams[stream] = _Stream(subscription, limits, deadline_seconds * SECOND_US)
+        self._streams[stream] = _Stream(subscription, limits, round(deadline_seconds * SECOND_US))
 
     def stream_ended(self, stream: int, now_us: int, status: object) -> None:
         del self._streams[stream]
@@ -192,9 +196,9 @@ class Auditor:
             if record.seq <= of_stream.last_seq:
                 raise Broken("I6", f"message {record.message_id} came after what was delivered later")
             of_stream.last_seq = record.seq
-            if record.deadline_us < record.ts_us + of_stream.deadline_us:
-                lease_us = record.deadline_us - record.ts_us
-                raise Broken("I3", f"a lease of {lease_us} us, and not {of_stream.deadline_us}: {record}")
+            more_us = record.deadline_us - record.ts_us - of_stream.deadline_us
+            if not 0 <= more_us <= _COMMIT_US_MAX:
+                raise Broken("I3", f"a lease of {of_stream.deadline_us} us and {more_us} more: {record}")
         if len(stream_ids) != 1:
             raise Broken("I10", f"one response, and deliveries of {stream_ids}")
         if of_stream is not None:
@@ -226,6 +230,8 @@ class Auditor:
         record = sub.deliveries.get((named.message_id, named.generation))
         if record is None or not asked_us <= record.ts_us <= now_us:
             raise Broken("I10", f"{named} came at {now_us}, asked for at {asked_us}; recorded: {record}")
+        if record.deadline_us - record.ts_us < _LEASE_US_MIN:
+            raise Broken("I3", f"a lease that nobody can have asked for: {record}")
         shown = sub.shown_attempts[named.message_id, named.generation]
         if one.delivery_attempt != shown:
             raise Broken("I8", f"attempt {one.delivery_attempt} of {named} was shown, and not {shown}")

@@ -81,7 +81,7 @@ class History:
     def hear(self, messages: Sequence[pb.PubsubMessage], ids: Sequence[int], call: float, at: float) -> None:
         self.auditor.published(us(call), us(at), "t", messages, [str(one) for one in ids])
 
-    def open_stream(self, messages_max: int = 0, bytes_max: int = 0, deadline: int = LEASE_SECONDS) -> None:
+    def open_stream(self, messages_max: int = 0, bytes_max: int = 0, deadline: float = LEASE_SECONDS) -> None:
         detail = {"client": "python", "max_outstanding_messages": messages_max}
         self.journal.add(
             12, 0, stream_id=STREAM, client_id=CLIENT, detail={**detail, "max_outstanding_bytes": bytes_max}
@@ -294,9 +294,10 @@ def test_messages_of_a_stream_come_in_the_order_of_their_leases(history: History
         history.receive(history.received(1), at=2)
 
 
-def test_a_lease_is_as_long_as_the_stream_asked_for(history: History) -> None:
+@pytest.mark.parametrize("more", [-1.5, 1])
+def test_a_lease_is_as_long_as_the_stream_asked_for(history: History, more: float) -> None:
     history.publish(b"one")
-    history.open_stream(deadline=LEASE_SECONDS + 1)
+    history.open_stream(deadline=LEASE_SECONDS + more)
     history.deliver(1, at=1)
 
     with breaks("I3", "a lease of"):

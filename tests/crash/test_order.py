@@ -196,6 +196,13 @@ def test_an_ack_ahead_of_its_key(journal: Journal) -> None:
     assert journal.problems == ["acked before 3 of its key"]
 
 
+def test_two_calls_of_one_stream_may_come_at_the_same_moment(journal: Journal) -> None:
+    journal.ask(ACK, 2, at=1, result=TRANSIENT, stream_id=STREAM)
+    journal.ask(ACK, 1, at=1, stream_id=STREAM)
+    journal.ask(ACK, 2, at=1, stream_id=STREAM)
+    assert journal.problems == []
+
+
 def test_an_ack_that_was_not_ahead(journal: Journal) -> None:
     journal.ask(ACK, 1, at=1, result=TRANSIENT)
     assert journal.problems == ["told to come again, and nothing of its key is before it"]

@@ -12,6 +12,7 @@ from tests.crash.replay import (
     ACK,
     CONFIG,
     EXTEND,
+    FILTERED,
     NACK,
     NOOP,
     PERMANENT,
@@ -121,6 +122,29 @@ def test_a_repetition_that_is_refused(journal: Journal, kind: int) -> None:
     assert journal.problems == ["refused, and it is as was asked"]
 
 
+@pytest.mark.parametrize("kind", [ACK, NACK])
+@pytest.mark.parametrize(("seconds", "problems"), [(4500, 1), (4501, 0)])
+def test_a_repetition_that_comes_very_late(journal: Journal, kind: int, seconds: int, problems: int) -> None:
+    journal.ask(kind, 1, at=5)
+    journal.ask(kind, 1, at=5 + seconds, result=PERMANENT)
+    assert len(journal.problems) == problems
+
+
+@pytest.mark.parametrize(("seconds", "problems"), [(4500, 1), (4501, 0)])
+def test_what_became_of_a_message_may_be_forgotten(journal: Journal, seconds: int, problems: int) -> None:
+    journal.expire(1, at=11)
+    journal.deliver(1, at=12)
+    journal.ask(ACK, 1, at=13)
+    journal.ask(ACK, 1, at=13 + seconds, result=NOOP, generation=1, attempt=1, ref_ts_us=0)
+    assert len(journal.problems) == problems
+
+
+def test_a_message_that_is_owed_is_not_forgotten(journal: Journal) -> None:
+    journal.expire(1, at=11)
+    journal.ask(ACK, 1, at=9000, result=NOOP)
+    assert journal.problems == ["answered as done, and it is not"]
+
+
 @pytest.mark.parametrize("exactly_once", [True, False])
 def test_an_answer_as_if_it_were_done(exactly_once: bool) -> None:
     journal = Journal(enable_exactly_once_delivery=exactly_once)
@@ -213,6 +237,15 @@ def test_a_rejected_message_that_matches(filtered: Journal) -> None:
 def test_a_message_rejected_twice(filtered: Journal) -> None:
     filtered.filter_out(2, at=1)
     assert filtered.problems == ["told before"]
+
+
+def test_what_is_older_than_the_subscription_is_rejected_as_often_as_it_comes_by(filtered: Journal) -> None:
+    filtered.config("deleted", 1)
+    resource = {"name": "s", "filter": "attributes:x"}
+    filtered.add(CONFIG, 2, topic_id=TOPIC, sub_id=2, detail={"change": "created", "subscription": resource})
+    for _ in range(2):
+        filtered.add(FILTERED, 3, topic_id=TOPIC, sub_id=2, message_id=2)
+    assert filtered.problems == []
 
 
 def test_a_seek_does_not_bring_back_what_a_filter_rejects(filtered: Journal) -> None:

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import random
 import re
+import secrets
+import socket
 import subprocess
 import sys
+import threading
+import time
+import uuid
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -64,6 +72,30 @@ def test_one_seed_is_one_history_whatever_the_hash_seed(seed: int) -> None:
 
 def test_two_seeds_are_two_histories() -> None:
     assert run_seed(3).digest != run_seed(4).digest
+
+
+def test_a_history_asks_nothing_of_the_real_world(monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(*_: Any) -> Any:
+        raise AssertionError("the real world was asked")
+
+    # A record of the log says when it was made, and nobody looks.
+    monkeypatch.setattr(logging, "time", SimpleNamespace(time=lambda: 0.0, time_ns=lambda: 0))
+    for where, names in (
+        (
+            time,
+            ("time", "time_ns", "monotonic", "monotonic_ns", "clock_gettime", "clock_gettime_ns", "sleep"),
+        ),
+        (random, ("random", "randint", "uniform", "choice", "shuffle")),
+        (os, ("urandom",)),
+        (secrets, ("token_bytes", "token_hex")),
+        (uuid, ("uuid1", "uuid4")),
+        (threading.Thread, ("start",)),
+        (socket, ("socket",)),
+    ):
+        for name in names:
+            monkeypatch.setattr(where, name, never)
+
+    assert not run_seed(3).failed
 
 
 class Displeased(Auditor):

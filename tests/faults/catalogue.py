@@ -207,6 +207,13 @@ FAULTS = {
         Case("CT-02"),
     ),
     "wrong-reason": _fault(
+        "refusals give another reason",
+        "pubsubd.eod.answer",
+        'REASON = "EXACTLY_ONCE_ACKID_FAILURE"',
+        'REASON = "EXACTLY_ONCE_ACK_ID_FAILURE"',
+        Case("CT-05"),
+    ),
+    "wrong-result": _fault(
         "the result of an ack id that is invalid has another name",
         "pubsubd.eod.answer",
         'PERMANENT = "PERMANENT_FAILURE_INVALID_ACK_ID"',
@@ -375,6 +382,19 @@ FAULTS = {
         "        for okey",
         "            else:\n                heappush(self._returned, message_id)\n        for okey",
         Histories("I3"),
+    ),
+    "acked-delivered-again": _fault(
+        "every seventh message is delivered again although it was acked",
+        _SUBSCRIPTION,
+        "        self._finish([lease.message_id for lease in leases])\n",
+        "        self._finish([lease.message_id for lease in leases])\n"
+        "        again = {\n"
+        "            lease.message_id: Waiting(lease.generation, lease.attempt, lease.okey)\n"
+        "            for lease in leases\n"
+        "            if lease.message_id % 7 == 0\n"
+        "        }\n"
+        "        self.backlog.put_back(again, now_us)\n",
+        Histories("I2"),
     ),
     "retry-policy-ignored": _fault(
         "a retry policy has no effect",

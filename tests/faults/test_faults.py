@@ -118,6 +118,12 @@ def test_enough_faults_are_planted() -> None:
     assert _HISTORIES and _CASES
 
 
+def test_every_invariant_is_put_to_the_test() -> None:
+    named = {invariant for one in _HISTORIES.values() for invariant in one.invariants.split()}
+
+    assert named >= {f"I{number}" for number in range(1, 11)} | {"liveness"}
+
+
 @pytest.mark.parametrize(
     ("old", "new", "count"), [("three", "four", 1), ("one", "1", 1), ("two", "two", 1), ("one", "1", 3)]
 )

@@ -20,7 +20,8 @@ from pubsubd.model.errors import InvalidArgument
 from pubsubd.model.matching import compile_filter
 from pubsubd.storage.store import Loaded
 from pubsubd.wire import pb
-from tests.fuzz.live import CALLS, NAMES, PROJECT, Live, judge_refusal
+from tests.fuzz.calls import CALLS, NAMES
+from tests.fuzz.live import PROJECT, Live, judge_refusal
 from tests.fuzz.source import Source
 from tests.unit.storage.fake_store import SECRET, FakeStore
 
@@ -48,7 +49,7 @@ def unary(data: bytes) -> None:
             break
         choice = source.below(len(NAMES) + 6)
         if choice < len(NAMES):
-            live.call(NAMES[choice], source)
+            live.call(CALLS[NAMES[choice]], source)
         else:
             live.step(source)
     live.finish(thorough=len(data) % 4 == 0)
@@ -85,7 +86,7 @@ def stream(data: bytes) -> None:
             case 0:
                 live.step(source)
             case 1:
-                live.call(source.one(NAMES), source)
+                live.call(CALLS[source.one(NAMES)], source)
             case 2 if consumer is None or consumer not in live.streams:
                 consumer = live.open_stream(source)
             case _ if consumer in live.streams:
@@ -383,8 +384,8 @@ def _loaded() -> Loaded:
     """Rows with something of everything, the operation log as a checkpoint and as blobs upon it."""
     live = Live()
     for call in (b"", b"\x07\x01", b"\x07\x02"):
-        for number in (b"Publish", b"Pull", b"ModifyAckDeadline", b"Seek", b"UpdateTopic"):
-            live.call(number.decode(), Source(call))
+        for name in ("Publish", "Pull", "ModifyAckDeadline", "Seek", "UpdateTopic"):
+            live.call(CALLS[name], Source(call))
             live.world.turn()
     return live.world.store.loaded()
 

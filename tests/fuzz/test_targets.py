@@ -16,7 +16,8 @@ from pubsubd.eod import ack_id
 from pubsubd.model import errors, names, paging
 from pubsubd.wire.services import SERVICES
 from tests.fuzz import targets
-from tests.fuzz.live import CALLS, LATER, Live
+from tests.fuzz.calls import CALLS, LATER
+from tests.fuzz.live import Live
 from tests.fuzz.source import Source
 from tests.fuzz.targets import TARGETS
 
@@ -71,7 +72,7 @@ def test_examples_of_requests_are_accepted_or_refused_as_they_say(name: str) -> 
     expected = [*[(one, 0) for one in call.examples(Live().ack_ids)], *[(one, 1) for one in call.refused]]
     for request, refusals in expected:
         live = Live()
-        live.request(name, request.SerializeToString())
+        live.request(call, request.SerializeToString())
         assert live.refusals == refusals, request
 
 

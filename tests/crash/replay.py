@@ -35,6 +35,8 @@ SECOND_US = 1_000_000
 _MINIMUM_BACKOFF_SECONDS, _MAXIMUM_BACKOFF_SECONDS = "10s", "600s"
 _RETENTION_SECONDS = "604800s"
 _ATTEMPTS = 5
+# What is kept is looked up when a seek is asked for, which may be so much before it is done.
+_ANSWER_US_MAX = 15 * SECOND_US
 # How much less than the exact delay a redelivery may wait: it may be jittered by a tenth.
 _JITTER = 0.1
 # For so long it is remembered what became of an ack id; then a repetition may be answered either way.
@@ -280,6 +282,7 @@ class Replayer:
         self.failures_of_copies: dict[int, int] = {}
         self.judged: list[Record] = []  # every ACK, NACK and EXTEND
         self.seeks: list[Seek] = []
+        self.seek_asked_us = 0  # when the last one was asked for, if told so
         self.streams: dict[int, int] = {}  # stream_id: opened at
         self.all_streams: set[int] = set()  # whether open or not
         self.clients: dict[int, str] = {0: ""}
@@ -785,7 +788,7 @@ class Replayer:
             ]
             if gone:
                 self.problem(record, f"kept from {kept_from_us} on, and that is without {gone[:5]}")
-            elif kept_from_us < now_us - kept_us:
+            elif kept_from_us < (self.seek_asked_us or now_us - _ANSWER_US_MAX) - kept_us:
                 self.problem(record, f"kept from {kept_from_us} on, for {kept_us} us")
 
     # -- what has to be stored ----------------------------------------------------------------------------

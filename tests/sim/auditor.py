@@ -289,6 +289,10 @@ class Auditor:
     def configuring(self, call: str, request: Any, now_us: int) -> None:
         """A change of resources, or a seek, is about to leave."""
         self._changes.configuring(call, request, now_us)
+        asked_us = self.replayer.seek_asked_us
+        # One whose call was cancelled right before may still be done.
+        if call == "Seek" and now_us - asked_us > SECOND_US:
+            self.replayer.seek_asked_us = now_us
 
     def configured(self, call: str, request: Any, sent_us: int, now_us: int, ok: bool | None) -> None:
         """Its answer; None: it may or may not have happened."""

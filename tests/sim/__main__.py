@@ -6,6 +6,7 @@ import argparse
 import sys
 
 from tests.sim import campaign
+from tests.sim.trace import LINES
 from tests.sim.world import Outcome
 
 _FAILURES_SHOWN = 10
@@ -29,7 +30,7 @@ def main() -> int:
 
 
 def _one(seed: int, trace: bool) -> int:
-    outcome = campaign.run_seed(seed, None if trace else campaign.LINES)
+    outcome = campaign.run_seed(seed, None if trace else LINES)
     if trace:
         print(outcome.trace)
     if outcome.failed:

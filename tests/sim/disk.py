@@ -100,11 +100,11 @@ class SimDisk:
         for gone in commit.topics_gone:
             self.topics.pop(gone, None)
         for subscription in commit.subscriptions:
-            self.subscriptions[subscription[0]] = tuple(subscription)
+            self.subscriptions[subscription[0]] = subscription
         for gone in commit.subscriptions_gone:
             self.subscriptions.pop(gone, None)
         for snapshot in commit.snapshots:
-            self.snapshots[snapshot[0]] = tuple(snapshot)
+            self.snapshots[snapshot[0]] = snapshot
         for gone in commit.snapshots_gone:
             self.snapshots.pop(gone, None)
         if commit.clean:

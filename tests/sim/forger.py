@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import string
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pubsubd.wire import pb
 from tests.sim.clients import ask_unary, in_order
@@ -117,7 +117,7 @@ class Forger:
             world.breaks("malformed requests", f"a stream was ended with {call.status}")
 
 
-def _senseless(subscription: str) -> list[tuple[str, pb.PublishRequest]]:
+def _senseless(subscription: str) -> list[tuple[str, Any]]:
     topic = "projects/sim/topics/topic-0"
     long = "x" * 300
     return [

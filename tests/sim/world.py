@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any, Protocol
+from typing import Any
 
 from pubsubd.broker import tail
 from pubsubd.engine.engine import Engine
@@ -22,6 +22,7 @@ from pubsubd.eod.ack_id import AckIds
 from pubsubd.model import limits
 from pubsubd.storage.store import Commit
 from tests.crash.replay import Row
+from tests.sim.broken import Broken
 from tests.sim.clients import Population
 from tests.sim.disk import SimDisk, Trouble
 from tests.sim.loop import SimLoop, Stuck
@@ -37,28 +38,6 @@ _CALM_SECONDS_MAX = 1800
 _QUIET_US = 20 * SECOND_US
 # What no client is ever to be told: some take it for the end, others for a success.
 _NEVER = {"UNKNOWN", "INTERNAL"}
-
-
-class Broken(Exception):
-    """An invariant does not hold."""
-
-    def __init__(self, invariant: str, text: str) -> None:
-        super().__init__(f"{invariant}: {text}")
-        self.invariant = invariant
-        self.text = text
-
-
-class Observer(Protocol):
-    """See auditor.py, which judges what it is told here."""
-
-    def __getattr__(self, name: str) -> Callable[..., Any]: ...
-
-
-class Nobody:
-    """Looks away."""
-
-    def __getattr__(self, name: str) -> Callable[..., None]:
-        return lambda *_: None
 
 
 @dataclass
@@ -81,11 +60,9 @@ class Outcome:
 
 
 class World:
-    """`lines`: how much of the history is kept to be shown; None: all."""
+    """`auditor` judges what it is told; `lines`: how much of the history is kept to be shown, None: all."""
 
-    def __init__(
-        self, seed: int, auditor: Observer, lines: int | None = LINES, plan: Plan | None = None
-    ) -> None:
+    def __init__(self, seed: int, auditor: Any, lines: int | None = LINES, plan: Plan | None = None) -> None:
         self.plan = plan or draw(seed)
         self.auditor = auditor
         self.loop = SimLoop(self._rest)
@@ -133,12 +110,10 @@ class World:
             return
         try:
             getattr(self.auditor, what)(*told)
-        except Exception as error:  # its own failures as well: they must not be taken for the product's
-            invariant = getattr(error, "invariant", None)
-            if invariant is None:
-                self.breaks("the auditor failed", traceback.format_exc())
-            else:
-                self.breaks(invariant, getattr(error, "text", str(error)))
+        except Broken as broken:
+            self.breaks(broken.invariant, broken.text)
+        except Exception:  # which must not be taken for the product's
+            self.breaks("the auditor failed", traceback.format_exc())
 
     def breaks(self, invariant: str, text: str) -> None:
         if self.broken is None:

@@ -186,6 +186,7 @@ class Subscription:
     forwarded: dict[int, int] = field(default_factory=dict)  # message_id: that of its copy
     filtered: set[int] = field(default_factory=set)
     superseded: dict[int, int] = field(default_factory=dict)  # a seek brought it back after this generation
+    acked_by: set[tuple[int, int]] = field(default_factory=set)  # every message and generation that ever was
     # Acked, and a seek to a snapshot may have made the server forget by which id; see `_sought_by_snapshot`.
     doubtful: set[int] = field(default_factory=set)
     carried: set[int] = field(default_factory=set)  # leases that ran while a seek was done
@@ -590,12 +591,11 @@ class Replayer:
             return not running and not self._works_without_lease(record, sub)
         message_id, generation = record.message_id, record.generation
         purged = message_id in sub.purged and sub.last_generation.get(message_id) == generation
-        # A seek brought it back since, and that life is over as well: what is known of this id holds again.
-        nacked = (message_id, generation) in sub.nacked_us and message_id not in sub.unacked
-        if record.kind == NACK:
-            return nacked or self._is_repetition(record, sub)
-        acked = sub.acked.get(message_id) == generation
-        return acked or (record.kind == ACK and purged) or self._is_repetition(record, sub)
+        if self._is_repetition(record, sub) or (record.kind == ACK and purged):
+            return True
+        # If a seek brought it back since, and that life is over, too, what is known of this id holds again.
+        ended = sub.nacked_us if record.kind == NACK else sub.acked_by
+        return (message_id, generation) in ended and message_id not in sub.unacked
 
     def _extend(self, record: Record, sub: Subscription) -> None:
         lease = self._judge(record, sub)
@@ -623,6 +623,7 @@ class Replayer:
         if record.result == OK:
             sub.finish(record.message_id, record.ts_us)
             sub.acked[record.message_id] = record.generation
+            sub.acked_by.add((record.message_id, record.generation))
             sub.doubtful.discard(record.message_id)
             # Without exactly-once an id that was nacked may be acked afterwards; that is then its outcome.
             sub.nacked_us.pop((record.message_id, record.generation), None)

@@ -723,6 +723,18 @@ def test_a_nack_holds_again_once_the_life_after_a_seek_is_over() -> None:
     assert journal.problems == []
 
 
+def test_an_ack_holds_again_once_a_seek_took_away_what_another_had_brought_back() -> None:
+    journal = Journal(retain_acked_messages=True)
+    journal.publish(1)
+    journal.deliver(1, at=1)
+    journal.ask(ACK, 1, at=2)
+    journal.seek(0, at=3, kept_from=0)
+    journal.ask(EXTEND, 1, at=4, aux=10, deadline_us=0, result=PERMANENT)
+    journal.seek(5, at=5, kept_from=0)
+    journal.ask(EXTEND, 1, at=6, aux=10, deadline_us=0, result=NOOP)
+    assert journal.problems == []
+
+
 def test_a_snapshot_of_another_filter_may_leave_an_ack_in_doubt() -> None:
     journal = Journal()
     detail: dict[str, Any] = {"change": "created", "subscription": {"name": "o", "filter": "attributes:x"}}

@@ -187,7 +187,7 @@ class Subscription:
     filtered: set[int] = field(default_factory=set)
     superseded: dict[int, int] = field(default_factory=dict)  # a seek brought it back after this generation
     acked_by: set[tuple[int, int]] = field(default_factory=set)  # every message and generation that ever was
-    # Acked, and a seek to a snapshot may have made the server forget by which id; see `_sought_by_snapshot`.
+    # Finished, and a seek to a snapshot may have made the server forget it; see `_sought_by_snapshot`.
     doubtful: set[int] = field(default_factory=set)
     carried: set[int] = field(default_factory=set)  # leases that ran while a seek was done
     nacked_us: dict[tuple[int, int], int] = field(default_factory=dict)  # by message and generation
@@ -767,7 +767,8 @@ class Replayer:
         # A snapshot does not say which messages the filter of its subscription rejected. Above its cursor
         # they look to another subscription as if the seek had brought them back, and to its filter as if
         # they had never been owed: the repetition of an ack is then refused.
-        sub.doubtful |= {m for m in sub.acked if m not in held and self._is_rejected_by_some(m)}
+        finished = {*sub.acked, *sub.purged, *sub.unacked} - held
+        sub.doubtful |= {m for m in finished if self._is_rejected_by_some(m)}
         return held
 
     def _is_rejected_by_some(self, message_id: int) -> bool:

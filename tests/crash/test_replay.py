@@ -735,7 +735,8 @@ def test_an_ack_holds_again_once_a_seek_took_away_what_another_had_brought_back(
     assert journal.problems == []
 
 
-def test_a_snapshot_of_another_filter_may_leave_an_ack_in_doubt() -> None:
+@pytest.mark.parametrize("acked", [True, False])
+def test_a_snapshot_of_another_filter_may_leave_an_ack_in_doubt(acked: bool) -> None:
     journal = Journal()
     detail: dict[str, Any] = {"change": "created", "subscription": {"name": "o", "filter": "attributes:x"}}
     journal.add(CONFIG, 0, topic_id=TOPIC, sub_id=SUB + 1, detail=detail)
@@ -743,7 +744,8 @@ def test_a_snapshot_of_another_filter_may_leave_an_ack_in_doubt() -> None:
         journal.publish(2)
         journal.filter_out(2, at=0, sub_id=SUB + 1)
     journal.deliver(2, at=1)
-    journal.ask(ACK, 2, at=2)
+    if acked:  # or else it is leased, and the seek takes it away
+        journal.ask(ACK, 2, at=2)
     detail = {"change": "created", "snapshot": {"name": "n"}}
     taken = journal.add(CONFIG, 3, topic_id=TOPIC, sub_id=SUB + 1, detail=detail)
     journal.seek_to(taken, at=4)

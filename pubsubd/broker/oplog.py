@@ -385,14 +385,18 @@ class _Columns:
 
     def read(self, code: str, count: int) -> array[int]:
         column: array[int] = array(code)
-        end = self._at + count * column.itemsize
-        column.frombytes(self._data[self._at : end])
-        self._at = end
+        column.frombytes(self._take(count * column.itemsize))
         return column
 
     def text(self, length: int) -> str:
+        return self._take(length).decode()
+
+    def _take(self, length: int) -> bytes:
+        # Said here, or a damaged count would be believed, and memory made for as many.
+        if self._at + length > len(self._data):
+            raise ValueError("a record is shorter than it says")
         begin, self._at = self._at, self._at + length
-        return self._data[begin : self._at].decode()
+        return self._data[begin : self._at]
 
 
 def records(data: bytes) -> Iterator[Record]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
@@ -206,3 +207,26 @@ def test_the_usual_delivery_costs_an_id_and_a_size() -> None:
 
     assert size(11, 1) - size(10, 1) == 12
     assert size(11, 2) - size(10, 2) == 28
+
+
+def test_a_count_of_more_than_a_record_holds_is_refused_before_memory_is_made_for_it() -> None:
+    """A damaged byte of it would cost gigabytes: columns that are all alike are not written out."""
+    record = oplog.delivered(oplog.Delivered(1, 2, 3, 4, 5, 6, [8, 9], [7, 7], [1, 1], [1, 1], [0, 0]))
+    count_at = 5 + struct.calcsize("<iqqiIq")
+    damaged = record[:count_at] + struct.pack("<I", 50_000_000) + record[count_at + 4 :]
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match="shorter"):
+            read(oplog.blob([damaged]))
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert peak_bytes < 1_000_000
+
+
+def test_a_text_of_more_than_a_record_holds_is_refused() -> None:
+    record = oplog.sought(oplog.Sought(1, 2, 3, "[]", [], [], [], [], []))
+
+    with pytest.raises(ValueError, match="shorter"):
+        read(oplog.blob([record[:-1]]))

@@ -923,8 +923,12 @@ class Broker:
         return bool(self._awake) or self.must_commit()
 
     def must_commit(self) -> bool:
-        """Whether anything was decided that is in no commit yet."""
+        """Whether there is anything that is in no commit yet."""
         return self.ledger.now.must_commit()
+
+    def has_decided(self) -> bool:
+        """Whether anything was decided that is in no commit yet."""
+        return self.ledger.now.decides()
 
     def loaded(self, read: ReadRange | ReadMessages, entries: Sequence[Entry]) -> None:
         """Storage answers `read`."""

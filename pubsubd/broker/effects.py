@@ -85,13 +85,17 @@ class Effects:
         self.let_go: dict[int, list[LetGo]] = {}  # by sub_id
 
     def must_commit(self) -> bool:
+        return bool(self.events) or self.decides()
+
+    def decides(self) -> bool:
+        """Whether there is more than facts, so that what is shown may rest on it."""
         return bool(
             self.records
             or self.messages
             or self.topics
             or self.subscriptions
             or self.snapshots
-            or self.events
+            or len(self.events) > len(self.facts)
             or self.trims
         )
 

@@ -240,7 +240,7 @@ class Engine:
             raise NotSettled("the commit failed")
         if self._broker.has_work():
             self._wake.set()
-        if self._broker.must_commit():
+        if self._broker.has_decided():
             future = self._gathering.add()
         elif self._flying is not None:
             future = self._flying.add()

@@ -403,4 +403,6 @@ class Auditor:
 
 def _is_quiet(engine: Engine) -> bool:
     """Whether everything that was decided is durable, and nothing else is in memory."""
-    return engine._in_command.is_set() and engine._flying is None and not engine._broker.must_commit()
+    if engine._stopping or not engine._in_command.is_set():  # the last commit is not `_flying`
+        return False
+    return engine._flying is None and not engine._broker.must_commit()

@@ -598,7 +598,7 @@ class Broker:
                 return []
             return [Sift(topic.topic_id, message_ids, matches_past(subscription.past_for(snapshot)))]
         return [
-            Question(topic.topic_id, 0, snapshots.seek_time_us(request)),
+            Question(topic.topic_id, 0, snapshots.seek_time_us(request), known=self._known(topic, now_us)),
             *self._kept_questions(subscription, now_us),
         ]
 
@@ -610,8 +610,7 @@ class Broker:
             kept.append((subscription.start_id, subscription.acked_kept_us))
         if topic.own_kept_us:
             kept.append((topic.retained_id, topic.own_kept_us))
-        uncommitted = topic.tail.after(self._committed_id, 1)
-        known = Known(self._committed_id, uncommitted[0].publish_us if uncommitted else now_us)
+        known = self._known(topic, now_us)
         return [
             Question(
                 topic.topic_id,
@@ -621,6 +620,10 @@ class Broker:
             )
             for after_id, kept_us in kept
         ]
+
+    def _known(self, topic: Topic, now_us: int) -> Known:
+        uncommitted = topic.tail.after(self._committed_id, 1)
+        return Known(self._committed_id, uncommitted[0].publish_us if uncommitted else now_us)
 
     def seek(self, request: pb.SeekRequest, answers: Sequence[Answer], now_us: int) -> pb.SeekResponse:
         """Set a subscription to a time or to a snapshot; it is done when this is committed."""
@@ -659,9 +662,13 @@ class Broker:
         """From when on acked messages were kept for it; 0: they are not."""
         topic = subscription.topic
         # Of what is stored the tail holds the newest, and what is on its way to storage.
-        boundary_id = max(answers[0].before_id, topic.tail.before(target_us))
+        before_id, known = topic.tail.before(target_us), answers[0].known
+        boundary_id = max(answers[0].before_id, before_id)
         if target_us > now_us:
             boundary_id = topic.last_id
+        elif target_us > known.later_us and topic.tail.floor > known.message_id and not before_id:
+            # What was published since then and before that time may have left the tail already.
+            raise errors.Aborted("That time was now while it was being looked up; try again.")
         kept = []
         for question, found in zip(self._kept_questions(subscription, now_us), answers[1:], strict=True):
             after_id = max(question.after_id, topic.tail.before(question.before_us))

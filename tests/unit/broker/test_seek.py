@@ -615,6 +615,22 @@ def test_the_journal_says_from_when_on_it_was_kept_though_storage_took_its_time(
     assert details(both)[-1]["kept_from_us"] == (at(3) if stored else asked_us)
 
 
+@pytest.mark.usefixtures("cold")
+def test_a_time_that_passes_while_storage_is_asked_is_to_be_sought_again(both: World) -> None:
+    request = pb.SeekRequest(subscription=SUBSCRIPTION, time=pb.Timestamp(seconds=at(8) // SECOND))
+    answers = both.answers(both.broker.seek_questions(request, both.now_us))
+    both.publish(b"six")
+    both.turn()
+    both.now_us = at(9)
+    both.publish(b"seven")
+    both.turn()
+
+    with pytest.raises(errors.Aborted):
+        both.broker.seek(request, answers, both.now_us)
+    both.seek_to_time(at(8))
+    assert both.owed() == [7]
+
+
 def test_a_subscription_of_a_deleted_topic_can_be_sought(both: World) -> None:
     both.broker.delete_topic(pb.DeleteTopicRequest(topic=TOPIC), both.now_us)
     ack_all(both)

@@ -15,13 +15,17 @@ from grpc import StatusCode
 
 from pubsubd.conform.calls import about, permanent
 from pubsubd.conform.case import Differs, Failed, Hook, case, check
+from pubsubd.conform.cases.shared import DELIVERY_SECONDS_MAX, LEASE_AND_MORE, in_a_row
 from pubsubd.conform.lab import Delivery, Lab, OwnLab, Sub, count_of, data_of
 from pubsubd.wire import admin_pb, pb
 
 COUNT = "CloudPubSubDeadLetterSourceDeliveryCount"
 
-# A delivery that is due at once may be late by so much: nothing here depends on it, and endpoints may be far.
-WITHIN = 20.0
+# The real service forwards in the name of an account of its own.
+NOTHING_FORWARDED = (
+    f"Nothing came on the dead letter topic within {DELIVERY_SECONDS_MAX:.0f} s; where access is controlled, "
+    "the service's own account needs the right to publish there."
+)
 
 FAULTS = {
     "before the commit": admin_pb.InjectCommitFaultRequest.KILL_BEFORE_COMMIT,
@@ -42,10 +46,10 @@ async def with_dead_letters(lab: Lab, attempts: int = 5, **fields: Any) -> tuple
 async def next_of(sub: Sub, earlier: Sequence[Delivery] = ()) -> Delivery:
     """The delivery of the one message of a subscription that follows on earlier ones."""
     try:
-        (delivery,) = await sub.pull(within=WITHIN)
+        (delivery,) = await sub.pull(within=DELIVERY_SECONDS_MAX)
     except Failed:
-        again = f"come again after its attempts {words(attempts_of(earlier))}" if earlier else "come"
-        raise Failed(f"Within {WITHIN:.0f} s the message did not {again}.") from None
+        again = f"come again after its attempts {in_a_row(attempts_of(earlier))}" if earlier else "come"
+        raise Failed(f"Within {DELIVERY_SECONDS_MAX:.0f} s the message did not {again}.") from None
     return delivery
 
 
@@ -64,13 +68,7 @@ def attempts_of(deliveries: Sequence[Delivery]) -> list[int]:
 
 def check_attempts(deliveries: Sequence[Delivery], *attempts: int) -> None:
     seen = attempts_of(deliveries)
-    check(seen == list(attempts), f"delivery_attempt was {words(seen)}, not {words(attempts)}.")
-
-
-def words(numbers: Sequence[int]) -> str:
-    """`1, 2 and 3`."""
-    *rest, last = map(str, numbers)
-    return f"{', '.join(rest)} and {last}" if rest else last
+    check(seen == list(attempts), f"delivery_attempt was {in_a_row(seen)}, not {in_a_row(attempts)}.")
 
 
 async def forwarded(sub: Sub, dead: Sub, message: Delivery) -> Delivery:
@@ -78,14 +76,14 @@ async def forwarded(sub: Sub, dead: Sub, message: Delivery) -> Delivery:
 
     An endpoint may forward only when it would otherwise deliver, so somebody has to ask for the message.
     """
-    deadline = time.monotonic() + WITHIN
+    deadline = time.monotonic() + DELIVERY_SECONDS_MAX
     while True:
         again = attempts_of(await sub.pull_now())
-        check(not again, f"The message came again, as attempt {words(again or [0])}.")
+        check(not again, f"The message came again, as attempt {in_a_row(again or [0])}.")
         if copies := await dead.pull_now():
             break
         late = time.monotonic() > deadline
-        check(not late, f"Nothing came on the dead letter topic within {WITHIN:.0f} s.")
+        check(not late, NOTHING_FORWARDED)
         await asyncio.sleep(0.05)
     check(len(copies) == 1, f"{len(copies)} messages came on the dead letter topic.")
     check(copies[0].data == message.data, "Another message came on the dead letter topic.")
@@ -130,7 +128,7 @@ async def first_delivery_is_attempt_1(lab: Lab) -> str:
     await sub.publish(2)
     by_pull = await next_of(sub)
     async with sub.stream() as stream:
-        (by_stream,) = await stream.take(within=WITHIN)
+        (by_stream,) = await stream.take(within=DELIVERY_SECONDS_MAX)
     check_attempts([by_pull, by_stream], 1, 1)
     return "delivery_attempt was 1, by Pull and on a stream."
 
@@ -161,7 +159,7 @@ async def nothing_else_counts(lab: Lab) -> str:
     (foreign,) = await (await lab.subscription()).lease()
     await sub.publish()
     async with sub.stream() as stream:
-        (a,) = await stream.take(within=WITHIN)
+        (a,) = await stream.take(within=DELIVERY_SECONDS_MAX)
         await sub.modack(10, a)
         await stream.send(modify_deadline_ack_ids=[a.ack_id], modify_deadline_seconds=[20])
         for ack_id in (foreign.ack_id, a.ack_id + "x"):
@@ -219,8 +217,8 @@ async def fifth_nack_forwards(lab: Lab) -> str:
     seen = await fail(sub, 5)
     check_attempts(seen, 1, 2, 3, 4, 5)
     check_counted(await forwarded(sub, dead, seen[0]), 5)
-    await check_quiet(sub, dead, 13)
-    return "Five deliveries, then one copy with a count of 5; neither came again in 13 s."
+    await check_quiet(sub, dead, LEASE_AND_MORE)
+    return f"Five deliveries, then one copy with a count of 5; neither came again in {LEASE_AND_MORE} s."
 
 
 @case(
@@ -236,9 +234,12 @@ async def last_ack_id_of_a_forwarded_message_is_refused(lab: Lab) -> str:
     await forwarded(sub, dead, seen[0])
     with permanent(seen[-1]) as refusal:
         await sub.ack(seen[-1])
-    await check_quiet(sub, dead, 13)
+    await check_quiet(sub, dead, LEASE_AND_MORE)
     result = refusal.results[seen[-1].ack_id]
-    return f"The ack was refused with {refusal.code.name} and {result}; no second copy came in 13 s."
+    return (
+        f"The ack was refused with {refusal.code.name} and {result}; no second copy came in "
+        f"{LEASE_AND_MORE} s."
+    )
 
 
 @case(
@@ -253,8 +254,8 @@ async def ack_of_the_last_attempt_forwards_nothing(lab: Lab) -> str:
     seen.append(await next_of(sub, seen))
     check_attempts(seen, 1, 2, 3, 4, 5)
     await sub.ack(seen[-1])
-    await check_quiet(sub, dead, 13)
-    return "The ack of attempt 5 was answered OK; no copy and no redelivery in 13 s."
+    await check_quiet(sub, dead, LEASE_AND_MORE)
+    return f"The ack of attempt 5 was answered OK; no copy and no redelivery in {LEASE_AND_MORE} s."
 
 
 @case(
@@ -351,11 +352,11 @@ async def failed_four_times(sub: Sub) -> tuple[list[Delivery], float]:
     await sub.publish(3)
     took = []
     for _ in range(4):
-        deliveries = await sub.pull(3, within=WITHIN)
+        deliveries = await sub.pull(3, within=DELIVERY_SECONDS_MAX)
         start = time.monotonic()
         await sub.nack(*deliveries)
         took.append(time.monotonic() - start)
-    last = await sub.pull(3, within=WITHIN)
+    last = await sub.pull(3, within=DELIVERY_SECONDS_MAX)
     check_attempts(last, 5, 5, 5)
     return last, min(took)
 
@@ -400,7 +401,7 @@ async def each_once(sub: Sub, dead: Sub, last: Sequence[Delivery]) -> Counter[st
     for delivery in backlog:
         with suppress(grpc.RpcError):
             await sub.nack(delivery)  # if it is still leased; else a Pull brings it
-    deadline = time.monotonic() + WITHIN
+    deadline = time.monotonic() + DELIVERY_SECONDS_MAX
     while len(copies) < 3 and time.monotonic() < deadline:
         again = await sub.pull_now()
         doubled = [delivery for delivery in again if delivery.data in already]
@@ -424,7 +425,7 @@ async def until_quiet(sub: Sub, seconds: float = 0.3) -> list[Delivery]:
     """What Pulls give until they have given nothing for so long; or far too much, without an end."""
     taken: list[Delivery] = []
     start = last = time.monotonic()
-    while time.monotonic() - last < seconds and time.monotonic() - start < WITHIN:
+    while time.monotonic() - last < seconds and time.monotonic() - start < DELIVERY_SECONDS_MAX:
         if more := await sub.pull_now():
             taken += more
             last = time.monotonic()

@@ -12,7 +12,7 @@ from grpc import StatusCode
 
 from pubsubd.conform.calls import Client, about, permanent
 from pubsubd.conform.case import Erred, Failed, Hook, case, check
-from pubsubd.conform.cases.leases import LEASE_AND_MORE, REFUSED, is_refused, pull_one, quiet_until
+from pubsubd.conform.cases.shared import LEASE_AND_MORE, REFUSED, is_refused, pull_one, quiet_until
 from pubsubd.conform.lab import Delivery, Lab, Sub, check_redelivered, count_of, said, until
 from pubsubd.conform.relay import Relay
 

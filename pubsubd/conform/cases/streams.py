@@ -16,10 +16,10 @@ from typing import Any
 from grpc import StatusCode
 
 from pubsubd.conform.case import Erred, Failed, check
+from pubsubd.conform.cases.shared import DELIVERY_SECONDS_MAX
 from pubsubd.conform.lab import Delivery, Stream, Sub, count_of, said
 
-# How long things may take whose time is not part of a promise: also an endpoint far away makes it.
-DELIVERY_SECONDS_MAX = 20.0
+# How long a refusal may take: also an endpoint far away makes it.
 REFUSAL_SECONDS_MAX = 10.0
 
 # Some client libraries give a stream up that leaves a keep-alive unanswered for longer.
@@ -146,3 +146,38 @@ async def ack_all(sub: Sub, *streams: Stream) -> list[Delivery]:
     if taken:
         await sub.ack(*taken)
     return taken
+
+
+def lists_of(confirmation: Any) -> dict[str, list[str]]:
+    """The lists of a confirmation that hold anything, by their names."""
+    return {field.name: list(values) for field, values in confirmation.ListFields()}
+
+
+async def ack_confirmation(stream: Stream, *ack_ids: str) -> dict[str, list[str]] | None:
+    """Acks on the stream; returns the lists of the confirmation, or None when there is none."""
+    before = len(stream.responses)
+    await stream.send(ack_ids=ack_ids)
+    response = await _confirmed(stream, acks_confirmed, before)
+    return None if response is None else lists_of(response.acknowledge_confirmation)
+
+
+async def modack_confirmation(stream: Stream, ack_id: str, seconds: int) -> dict[str, list[str]] | None:
+    """A modack on the stream; returns the lists of the confirmation, or None when there is none."""
+    before = len(stream.responses)
+    await stream.send(modify_deadline_ack_ids=[ack_id], modify_deadline_seconds=[seconds])
+    response = await _confirmed(stream, modacks_confirmed, before)
+    return None if response is None else lists_of(response.modify_ack_deadline_confirmation)
+
+
+async def _confirmed(stream: Stream, wanted: Any, before: int) -> Any:
+    try:
+        return await stream.response(wanted, after=before, within=5)
+    except Failed:
+        return None
+
+
+def check_listed(seen: dict[str, list[str]] | None, name: str, ack_id: str, what: str) -> None:
+    """The id stands in this list and in no other; no confirmation at all is judged elsewhere."""
+    lists = {} if seen is None else seen
+    where = ", ".join(lists) or "no list"
+    check(seen is None or lists == {name: [ack_id]}, f"{what} is confirmed in {where}, not in {name} alone.")

@@ -6,59 +6,26 @@ The proto does not guarantee confirmations: an endpoint that sends none differs,
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 from grpc import StatusCode
 
 from pubsubd.conform.case import Differs, Failed, case, check
+from pubsubd.conform.cases.shared import DELIVERY_SECONDS_MAX
 from pubsubd.conform.cases.streams import (
-    DELIVERY_SECONDS_MAX,
     REFUSAL_SECONDS_MAX,
+    ack_confirmation,
     acks_confirmed,
     check_delivers,
     check_ends,
+    check_listed,
+    modack_confirmation,
     modacks_confirmed,
     nothing_anywhere,
     running,
 )
-from pubsubd.conform.lab import Delivery, Lab, Stream, Sub, count_of, said
+from pubsubd.conform.lab import Delivery, Lab, Stream, Sub, check_redelivered, count_of, said
 
 MALFORMED = "not-an-ack-id"
-
-
-def lists_of(confirmation: Any) -> dict[str, list[str]]:
-    """The lists of a confirmation that hold anything, by their names."""
-    return {field.name: list(values) for field, values in confirmation.ListFields()}
-
-
-async def ack_confirmation(stream: Stream, *ack_ids: str) -> dict[str, list[str]] | None:
-    """Acks on the stream; returns the lists of the confirmation, or None when there is none."""
-    before = len(stream.responses)
-    await stream.send(ack_ids=ack_ids)
-    response = await _confirmed(stream, acks_confirmed, before)
-    return None if response is None else lists_of(response.acknowledge_confirmation)
-
-
-async def modack_confirmation(stream: Stream, ack_id: str, seconds: int) -> dict[str, list[str]] | None:
-    """A modack on the stream; returns the lists of the confirmation, or None when there is none."""
-    before = len(stream.responses)
-    await stream.send(modify_deadline_ack_ids=[ack_id], modify_deadline_seconds=[seconds])
-    response = await _confirmed(stream, modacks_confirmed, before)
-    return None if response is None else lists_of(response.modify_ack_deadline_confirmation)
-
-
-async def _confirmed(stream: Stream, wanted: Any, before: int) -> Any:
-    try:
-        return await stream.response(wanted, after=before, within=5)
-    except Failed:
-        return None
-
-
-def check_listed(seen: dict[str, list[str]] | None, name: str, ack_id: str, what: str) -> None:
-    """The id stands in this list and in no other; no confirmation at all is judged elsewhere."""
-    lists = {} if seen is None else seen
-    where = ", ".join(lists) or "no list"
-    check(seen is None or lists == {name: [ack_id]}, f"{what} is confirmed in {where}, not in {name} alone.")
 
 
 @case("CS-49", promise="An ack on the stream takes effect and is confirmed.", seconds=14)
@@ -95,7 +62,7 @@ async def _check_stays(stream: Stream, sub: Sub, due: Delivery) -> None:
     except Failed:
         stream.check_open()
         raise Failed("The late ack was taken: its message does not come again.") from None
-    check(again.message_id == due.message_id, "Another message came than the one that was due again.")
+    check_redelivered(again, due)
     await sub.ack(again)
     await check_delivers(stream, sub)
     stream.check_open()

@@ -8,8 +8,8 @@ import time
 from grpc import StatusCode
 
 from pubsubd.conform.case import Hook, case, check
+from pubsubd.conform.cases.shared import DELIVERY_SECONDS_MAX
 from pubsubd.conform.cases.streams import (
-    DELIVERY_SECONDS_MAX,
     check_ends,
     in_words,
     running,

@@ -11,8 +11,8 @@ from grpc import StatusCode
 
 from pubsubd.conform.calls import permanent
 from pubsubd.conform.case import Differs, Failed, case, check
+from pubsubd.conform.cases.shared import DELIVERY_SECONDS_MAX, LEASE_AND_MORE
 from pubsubd.conform.cases.streams import (
-    DELIVERY_SECONDS_MAX,
     SETTLE_SECONDS,
     ack_all,
     all_seen,
@@ -188,7 +188,7 @@ async def message_of_a_cancelled_stream_comes_again(lab: Lab) -> str:
     async with sub.stream() as stream:
         (a,) = await stream.take(within=DELIVERY_SECONDS_MAX)
     async with sub.stream() as stream:
-        (b,) = await stream.take(within=13)
+        (b,) = await stream.take(within=LEASE_AND_MORE)
     check_redelivered(b, a)
     passed = b.at - start
     check(passed >= 10, f"The message came again {passed:.1f} s after its Publish, inside its lease of 10 s.")

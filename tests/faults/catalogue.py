@@ -83,6 +83,13 @@ FAULTS = {
         "(_ACK, _S.ACKED): Verdict.PERMANENT,\n    (_ACK, _S.OVERTAKEN): Verdict.PERMANENT",
         Case("CE-11"),
     ),
+    "mixed-batch-drops-good-acks": _fault(
+        "an ack beside an id that is refused has no effect",
+        _SUBSCRIPTION,
+        "        if leases:\n            self._ack(leases, call_id, now_us)\n",
+        "        if leases and not others:\n            self._ack(leases, call_id, now_us)\n",
+        Case("CT-09"),
+    ),
     "forged-id-accepted": _fault(
         "the tag of an ack id is not looked at",
         "pubsubd.eod.ack_id",
@@ -240,7 +247,7 @@ FAULTS = {
         _STREAM,
         "        if subscription.exactly_once:\n            task",
         "        if False:\n            task",
-        Case("CO-07"),
+        Case("CO-07", "differs"),
     ),
     "malformed-id-ends-stream": _fault(
         "with exactly-once delivery, too, a malformed id ends the stream",
@@ -248,6 +255,15 @@ FAULTS = {
         "        if self.exactly_once:\n            return\n        for ack_id in ack_ids:",
         "        for ack_id in ack_ids:",
         Case("CS-52", "differs"),
+    ),
+    "silent-under-load": _fault(
+        "the writer of a stream stops for good once it has written 30 times",
+        _STREAM,
+        "            if self._control:\n                await write(",
+        "            self._rounds = getattr(self, '_rounds', 0) + 1\n"
+        "            if self._rounds > 30:\n                await asyncio.Event().wait()\n"
+        "            if self._control:\n                await write(",
+        Case("CS-22"),
     ),
     "half-close-delivers-more": _fault(
         "a half-closed stream goes on and is given messages",

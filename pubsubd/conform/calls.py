@@ -168,6 +168,14 @@ class Refusal:
         return found
 
     @property
+    def was_judged(self) -> bool:
+        """Whether a server that looked at the request gave it, as far as one can tell.
+
+        A lost connection and a quota bring no results of ack ids, so whoever sends them has looked.
+        """
+        return self.code not in NOT_JUDGED or any(info.reason == REASON for info in self.error_infos)
+
+    @property
     def results(self) -> dict[str, str]:
         """The result of each ack id that the refusal lists."""
         return {key: value for info in self.error_infos for key, value in info.metadata.items()}
@@ -191,8 +199,7 @@ def _any_refusal(expected: str) -> Iterator[Refusal]:
         yield refusal
     except grpc.RpcError as error:
         seen = Refusal.of(error)
-        if seen.code in NOT_JUDGED and seen.code.name != expected and seen.status is None:
-            # No answer of a server that looked at the request, as far as one can tell.
+        if not seen.was_judged and seen.code.name != expected:
             raise
         refusal.code, refusal.message, refusal.status = seen.code, seen.message, seen.status
         refusal.method = seen.method

@@ -2,8 +2,8 @@
 
 Cases are registered under their public ids (CT-01) by the decorator `case`, and judged with `check`. The
 outcome follows from how the body ends: a returned sentence is a pass, `Failed` a broken promise, `Differs`
-a choice that the contract leaves open, `NotRun` something that this endpoint cannot be asked for, and
-anything else an error, by which nothing is known about the promise.
+another choice than the checklist prefers, where the contract leaves one, `NotRun` something that this
+endpoint cannot be asked for, and anything else an error, by which nothing is known about the promise.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Failed(AssertionError):
 
 
 class Differs(Exception):
-    """The contract leaves a choice open, and this endpoint takes another one than ours."""
+    """The contract leaves a choice open, and this endpoint takes another one than the checklist prefers."""
 
 
 class NotRun(Exception):

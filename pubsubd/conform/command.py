@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import signal
 import sys
 import time
@@ -10,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console
@@ -18,7 +20,7 @@ from rich.text import Text
 from pubsubd.conform import cases, report
 from pubsubd.conform.case import GROUPS, REGISTRY, Case
 from pubsubd.conform.endpoint import REAL_SERVICE, Endpoint, EndpointError, endpoint_of
-from pubsubd.conform.lab import Setting
+from pubsubd.conform.lab import Setting, count_of
 from pubsubd.conform.progress import progress_on
 from pubsubd.conform.report import Report, ReportError
 from pubsubd.conform.runner import JOBS, Runner
@@ -51,12 +53,14 @@ Outcomes:
   pass      what was promised was seen
   fail      something else was seen
   error     nothing is known about the promise: a lost connection, a call that is not served
-  differs   the contract leaves a choice open, and this endpoint takes another one than pubsubd
+  differs   the contract leaves a choice open, and this endpoint takes another one than the checklist
+            prefers
   not run   the case needs a hook, such as a restart, that is not given
 """
 
 EPILOG = """
-The exit code is 0 if nothing failed or erred, 1 if something did or nobody answered, 2 for wrong usage.
+The exit code is 0 if nothing failed or erred, 1 if something did or nobody answered, 2 for wrong usage, 130
+after Ctrl-C: what was made is removed, and the report tells of the cases that had come to an end.
 
 --start-cmd is a command line (quotes work, no shell is run) that starts a server on {port}. It is run anew
 for each case that kills or stops its server. {datadir} is an empty directory: with it the command is taken to
@@ -72,7 +76,7 @@ def select(only: str, registry: dict[str, Case] | None = None) -> list[Case]:
     """The cases of `CE`, `CE-05`, or a list of such words with commas; all for an empty text.
 
     Raises:
-        click.BadParameter: a word names neither a group nor a case.
+        click.BadParameter: a word names neither a group nor a case, or there is none between the commas.
     """
     order = list(GROUPS)
     known = sorted(
@@ -80,6 +84,8 @@ def select(only: str, registry: dict[str, Case] | None = None) -> list[Case]:
         key=lambda case: (order.index(case.group), case.id),
     )
     words = ids_of(only)
+    if only.strip() and not words:
+        raise click.BadParameter(f"{only!r} names no case.")
     for word in words:
         if word not in {case.id for case in known} | set(order):
             raise click.BadParameter(f"{word!r} is neither a group ({', '.join(order)}) nor a case.")
@@ -195,36 +201,77 @@ def conform(
         raise click.UsageError(f"{error}.") from error
     if endpoint is None and command is None:
         raise click.UsageError("give HOST:PORT, or --start-cmd.")
+    if project is not None and not (re.fullmatch(r"[^\s/]+", project) and project.isprintable()):
+        raise click.UsageError(
+            f"{project!r} is not a project id; one is not empty and holds no slash and no space."
+        )
     if project is None and endpoint is not None and REAL_SERVICE in endpoint.address:
         raise click.UsageError("the real service needs --project: what is made there may cost money.")
     options = Options(endpoint, command, chosen, full, project or PROJECT, jobs, name)
     try:
-        done = asyncio.run(_run(options, Console(stderr=True, highlight=False)))
-    except (StartError, EndpointError) as error:
-        raise click.ClickException(f"{error}".rstrip(".") + ".") from error
+        done, was_stopped = asyncio.run(_run(options, Console(stderr=True, highlight=False)))
+    except StartError as error:
+        text = str(error).rstrip(".")
+        raise click.ClickException(f"{text[:1].lower()}{text[1:]}.") from error
+    except EndpointError as error:
+        raise click.ClickException(f"{error}.") from error
     except (KeyboardInterrupt, asyncio.CancelledError):
-        click.echo("\nStopped; what the cases had made is removed.", err=True)
+        click.echo("Stopped before the first case.", err=True)
         return 130
+    # Files first: whoever reads what is printed may close it at the first line.
+    unwritten = [
+        _write(json_file, report.json_of(done)),
+        _write(junit_file, report.junit_of(done)),
+        _write(markdown_file, report.card([done])),
+    ]
     report.show(done, out, all_lines=verbose)
-    _write(json_file, report.json_of(done))
-    _write(junit_file, report.junit_of(done))
-    _write(markdown_file, report.card([done]))
+    for problem in filter(None, unwritten):
+        raise problem
+    if was_stopped:
+        left = len(done.left_behind)
+        what = f"{left} of the things that the cases had made may still be there; the report names them"
+        click.echo(f"Stopped; {what if left else 'what the cases had made is removed'}.", err=True)
+        return 130
     return int(bool(done.bad))
 
 
-async def _run(options: Options, err: Console) -> Report:
-    """One run, from the first connection to the last deletion."""
+class Stop:
+    """What Ctrl-C and SIGTERM do: the first ends the run in order, another one does not wait for that.
+
+    A KeyboardInterrupt would come up anywhere, also in the middle of a deletion.
+    """
+
+    def __init__(self, task: asyncio.Task[Any], err: Console) -> None:
+        self.runner: Runner | None = None
+        self._task = task
+        self._err = err
+        self._comes_again = False
+
+    def __call__(self) -> None:
+        self._task.cancel()
+        if self.runner is not None:
+            if self._comes_again:
+                self.runner.abandon()
+            else:
+                self._err.print("Stopping: what the cases made is removed. Ctrl-C again leaves it there.")
+        self._comes_again = True
+
+
+async def _run(options: Options, err: Console) -> tuple[Report, bool]:
+    """One run, from the first connection to the last deletion, and whether it was stopped before its end."""
     task = asyncio.current_task()
     assert task is not None
-    # Whoever ends us in order wants our servers and topics gone too. Ctrl-C does this by itself.
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    # Whoever ends us in order wants our servers and topics gone too.
+    stop = Stop(task, err)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop)
     began, start = datetime.now(UTC), time.monotonic()
-    served = None
+    served, was_stopped = None, False
     try:
         if options.endpoint is None:
             assert options.start_command is not None
             what = "a server of --start-cmd"
-            served = Served(options.start_command)
+            served = Served(options.start_command, project=options.project)
             await served.start()
             endpoint = served.endpoint
         else:
@@ -232,14 +279,20 @@ async def _run(options: Options, err: Console) -> Report:
             what = endpoint.address
             await endpoint.answers(options.project, ANSWER_SECONDS_MAX)
         setting = Setting(endpoint, options.project, options.full, options.start_command)
+        if not err.is_terminal:
+            # Where no display shows it, for minutes nothing else may be said.
+            err.print(Text(f"{_forecast(options)} against {what}"), soft_wrap=True)
         with progress_on(err, len(options.cases)) as progress:
-            runner = Runner(setting, options.cases, progress, options.jobs)
-            results = await runner.run()
+            runner = stop.runner = Runner(setting, options.cases, progress, options.jobs)
+            try:
+                await runner.run()
+            except asyncio.CancelledError:
+                was_stopped = True
     finally:
         if served is not None:
             served.remove()
-    return Report.of(
-        results,
+    done = Report.of(
+        runner.results,
         name=options.name,
         endpoint=what,
         began=began,
@@ -248,6 +301,15 @@ async def _run(options: Options, err: Console) -> Report:
         left_behind=runner.left_behind,
         late_seconds_max=runner.late_seconds_max,
     )
+    return done, was_stopped
+
+
+def _forecast(options: Options) -> str:
+    """How many cases, and about how long they take."""
+    together = [case.seconds for case in options.cases if not case.alone]
+    seconds = max([sum(together) / options.jobs, *together])
+    seconds += sum(case.seconds for case in options.cases if case.alone)
+    return f"{count_of(options.cases, 'case')}, {'at least' if options.full else 'about'} {seconds:.0f} s,"
 
 
 def _console() -> Console:
@@ -255,12 +317,14 @@ def _console() -> Console:
     return console if console.is_terminal else Console(highlight=False, width=FILE_WIDTH)
 
 
-def _write(path: Path | None, text: str) -> None:
+def _write(path: Path | None, text: str) -> click.ClickException | None:
+    """Returns why the file could not be written."""
     try:
         if path is not None:
             path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise click.ClickException(f"{path} cannot be written: {error.strerror}.") from error
+        return click.ClickException(f"{path} cannot be written: {error.strerror}.")
+    return None
 
 
 def _card(files: Sequence[str], markdown_file: Path | None) -> int:
@@ -272,8 +336,8 @@ def _card(files: Sequence[str], markdown_file: Path | None) -> int:
         raise click.UsageError(f"{error}.") from error
     if markdown_file is None:
         sys.stdout.write(text)
-    else:
-        _write(markdown_file, text)
+    elif problem := _write(markdown_file, text):
+        raise problem
     return 0
 
 

@@ -12,11 +12,17 @@ from typing import Any
 import grpc
 from grpc import StatusCode
 
-from pubsubd.conform.calls import CHANNEL_OPTIONS, Client, Refusal
+from pubsubd.conform.calls import CHANNEL_OPTIONS, Client, Refusal, in_words
 
 REAL_SERVICE = ".googleapis.com"
 TLS_PORT = 443
 SCOPES = ["https://www.googleapis.com/auth/pubsub"]
+
+# What gRPC says of a connection that cannot be one, and what its user may want to look at.
+HINTS = {
+    "WRONG_VERSION_NUMBER": "does it speak TLS?",
+    "Failed parsing HTTP/2": "is it gRPC, and without TLS?",
+}
 
 _ADDRESS = re.compile(r"(?P<host>\[[0-9A-Fa-f:.%]+\]|[^\[\]:/\s]+)(:(?P<port>\d{1,5}))?")
 
@@ -54,12 +60,19 @@ class Endpoint:
                 StatusCode.DEADLINE_EXCEEDED,
             ):
                 if time.monotonic() > deadline:
-                    raise EndpointError(f"nobody answers at {self.address}: {refusal}")
+                    raise EndpointError(f"no gRPC answer from {self.address}: {_cause(refusal)}")
                 await asyncio.sleep(0.05)
         finally:
             await channel.close()
         if refusal.code in (StatusCode.UNAUTHENTICATED, StatusCode.PERMISSION_DENIED):
             raise EndpointError(f"{self.address} does not let us in: {refusal}")
+
+
+def _cause(refusal: Refusal) -> str:
+    """Why there was no answer: the last thing that gRPC tried, and a hint where one helps."""
+    words = in_words(refusal.code, refusal.message.rpartition("last error: ")[2])
+    hints = [hint for text, hint in HINTS.items() if text in refusal.message]
+    return " ".join([words, *(f"({hint})" for hint in hints)])
 
 
 async def _first_answer(client: Client, project: str) -> Refusal:
@@ -102,6 +115,8 @@ def _credentials(ca_cert: Path | None, adc: bool) -> grpc.ChannelCredentials:
         roots = None if ca_cert is None else ca_cert.read_bytes()
     except OSError as error:
         raise EndpointError(f"{ca_cert} cannot be read: {error.strerror}") from error
+    if roots is not None and b"-----BEGIN CERTIFICATE-----" not in roots:
+        raise EndpointError(f"{ca_cert} holds no certificate in PEM form")
     channel = grpc.ssl_channel_credentials(root_certificates=roots)
     return grpc.composite_channel_credentials(channel, _call_credentials()) if adc else channel
 

@@ -26,6 +26,14 @@ PUBLISH_BYTES_MAX = 1_000_000
 PULL_MESSAGES_MAX = 1000
 CLEAN_UP_SECONDS_MAX = 10.0
 
+# Pauses between Pulls that gave nothing: the first, and what it doubles up to. Two dozen cases that asked
+# without pause would cost money on a metered service, and come to the end of its quota.
+PULL_PAUSE_SECONDS = 0.02
+PULL_PAUSE_SECONDS_MAX = 0.2
+
+# How a deletion is refused when there is nothing to delete; nothing is there under a name that is none.
+NOT_THERE = (StatusCode.NOT_FOUND, StatusCode.INVALID_ARGUMENT)
+
 # Servers of their own that start at the same moment would hold up the clocks of all cases beside them.
 STARTS_AT_ONCE_MAX = 2
 
@@ -75,7 +83,7 @@ class Lab:
         self.setting = setting
         self.endpoint = setting.endpoint
         self._open: list[grpc.aio.Channel] = []
-        self._made: list[str] = []
+        self.made: list[str] = []  # names under which there may be something
 
     async def __aenter__(self) -> Self:
         self.connect()
@@ -115,7 +123,7 @@ class Lab:
         `word` is `topic`, `subscription` or `snapshot`. What a case makes under it goes when the case ends.
         """
         name = f"projects/{self.setting.project}/{word}s/conform-{self.setting.run}-{next(_numbers)}"
-        self._made.append(name)
+        self.made.append(name)
         return name
 
     async def topic(self, **fields: Any) -> str:
@@ -137,17 +145,26 @@ class Lab:
         return await self.subscription(eod=eod, enable_message_ordering=True, **fields)
 
     async def clean_up(self) -> list[str]:
-        """Deletes what was made under names from `name`; returns the names that may still be there."""
-        made, self._made = self._made, []
-        left: list[str] = []
-        if made:
+        """Deletes what was made under names from `name`; returns the names that may still be there.
+
+        They are what is left in `made`, also when this is cancelled.
+        """
+        if self.made:
             # A new connection: the case may have done anything to its own.
             client = self.new_client()
             for kind in ("snapshot", "subscription", "topic"):
-                names = [name for name in made if f"/{kind}s/" in name]
-                gone = await asyncio.gather(*[_delete(client, kind, name) for name in names])
-                left += [name for name, done in zip(names, gone, strict=True) if not done]
-        return left
+                names = [name for name in self.made if f"/{kind}s/" in name]
+                await asyncio.gather(*[self._delete(client, kind, name) for name in names])
+        return list(self.made)
+
+    async def _delete(self, client: Client, kind: str, name: str) -> None:
+        delete = getattr(client, f"Delete{kind.title()}")
+        try:
+            await delete(**{kind: name}, timeout=CLEAN_UP_SECONDS_MAX)
+        except grpc.RpcError as error:
+            if error.code() not in NOT_THERE:
+                return
+        self.made.remove(name)
 
     @asynccontextmanager
     async def own_server(self, environment: Mapping[str, str] | None = None) -> AsyncIterator[OwnLab]:
@@ -158,7 +175,7 @@ class Lab:
         command = self.setting.start_command
         if command is None:
             raise NotRun("It needs a server of its own, which --start-cmd makes.")
-        served = Served(command, environment)
+        served = Served(command, environment, self.setting.project)
         try:
             async with self.setting.starting:
                 await served.start()
@@ -166,15 +183,6 @@ class Lab:
                 yield own
         finally:
             served.remove()
-
-
-async def _delete(client: Client, kind: str, name: str) -> bool:
-    delete = getattr(client, f"Delete{kind.title()}")
-    try:
-        await delete(**{kind: name}, timeout=CLEAN_UP_SECONDS_MAX)
-    except grpc.RpcError as error:
-        return error.code() == StatusCode.NOT_FOUND
-    return True
 
 
 class OwnLab(Lab):
@@ -260,13 +268,16 @@ class Sub:
         """As many Pulls as it takes to be given this many messages."""
         taken: list[Delivery] = []
         deadline = time.monotonic() + within
+        pause = PULL_PAUSE_SECONDS
         while len(taken) < count:
-            late = time.monotonic() > deadline
-            check(not late, f"Pull gave {len(taken)} of {count} messages in {within:g} s.")
-            wanted = min(count - len(taken), PULL_MESSAGES_MAX)
-            taken += await self.pull_now(wanted)
+            left = deadline - time.monotonic()
+            given = await self.pull_now(min(count - len(taken), PULL_MESSAGES_MAX))
+            taken += given
             if len(taken) < count:
-                await asyncio.sleep(0.02)
+                # Asked once more at the deadline, so that no pause hides what came in time.
+                check(left > 0, f"Pull gave {len(taken)} of {count} messages in {within:g} s.")
+                pause = PULL_PAUSE_SECONDS if given else min(2 * pause, PULL_PAUSE_SECONDS_MAX)
+                await until(min(time.monotonic() + pause, deadline))
         return taken
 
     async def pull_now(self, max_messages: int = 100) -> list[Delivery]:

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pubsubd.conform.case import Case
-from pubsubd.conform.report import STYLES, VERBS
+from pubsubd.conform.report import STYLES, tally
 from pubsubd.conform.runner import Outcome, Result
 
 RUNNING_SHOWN_MAX = 6
@@ -112,7 +112,7 @@ class Display(Lines):
 
     def _tally(self) -> Text:
         parts = [
-            Text(f"{self._counts[outcome]} {VERBS[outcome]}", style=STYLES[outcome])
+            Text(tally(outcome, self._counts[outcome]), style=STYLES[outcome])
             for outcome in Outcome
             if self._counts[outcome]
         ]

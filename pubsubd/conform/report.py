@@ -19,7 +19,7 @@ from rich.text import Text
 
 from pubsubd import __version__
 from pubsubd.conform.case import GROUPS
-from pubsubd.conform.runner import LATE_SECONDS_MAX, Outcome, Result
+from pubsubd.conform.runner import LATE_SECONDS_MAX, STOPPED, Outcome, Result
 
 FORMAT = 1
 
@@ -44,6 +44,11 @@ VERBS = {
 }
 
 
+def tally(outcome: Outcome, count: int) -> str:
+    """`2 failed`, `1 differs`."""
+    return f"{count} {VERBS[outcome]}{'s' if outcome == Outcome.DIFFERS and count == 1 else ''}"
+
+
 class ReportError(Exception):
     """A file is not a report of this suite; the text says why."""
 
@@ -60,6 +65,11 @@ class Line:
     critical: tuple[str, ...]  # names of client libraries
     seconds: float
     form: str
+
+    @property
+    def was_stopped(self) -> bool:
+        """Whether nothing is known because the run was stopped before."""
+        return self.outcome == Outcome.NOT_RUN and self.seen == STOPPED
 
     @classmethod
     def of(cls, result: Result) -> Line:
@@ -125,6 +135,10 @@ class Report:
         return [line for line in self.lines if line.outcome.is_bad]
 
     @property
+    def tested_nothing(self) -> bool:
+        return all(line.outcome == Outcome.NOT_RUN for line in self.lines)
+
+    @property
     def groups(self) -> list[str]:
         return [group for group in GROUPS if any(line.group == group for line in self.lines)]
 
@@ -132,11 +146,12 @@ class Report:
     def score(self) -> str:
         """One line: what came to what, and how much of it hurts clients."""
         counts = self.counts()
-        parts = [f"{counts[Outcome.PASS]} of {len(self.lines)} cases passed"]
+        total = len(self.lines)
+        parts = [f"{counts[Outcome.PASS]} of {total} case{'' if total == 1 else 's'} passed"]
         critical = sum(1 for line in self.bad if line.critical)
         for outcome in (Outcome.FAIL, Outcome.ERROR, Outcome.DIFFERS, Outcome.NOT_RUN):
             if counts[outcome]:
-                parts.append(f"{counts[outcome]} {VERBS[outcome]}")
+                parts.append(tally(outcome, counts[outcome]))
         text = ", ".join(parts)
         if critical:
             text += f"; {critical} of what failed or erred {'is' if critical == 1 else 'are'} critical"
@@ -150,7 +165,7 @@ def show(report: Report, console: Console, *, all_lines: bool = False) -> None:
     """Prints what did not pass with promise and sight, or everything; then a row a group, and the score."""
     for group in report.groups:
         lines = [line for line in report.lines if line.group == group]
-        told = [line for line in lines if all_lines or line.outcome != Outcome.PASS]
+        told = [line for line in lines if all_lines or not (line.outcome == Outcome.PASS or line.was_stopped)]
         if told:
             console.print(Text(f"\n{group}  {GROUPS[group]}", style="bold"))
             for line in told:
@@ -166,7 +181,13 @@ def show(report: Report, console: Console, *, all_lines: bool = False) -> None:
             style="yellow",
             soft_wrap=True,
         )
-    console.print(Text(report.score, style="bold red" if report.bad else "bold green"), soft_wrap=True)
+    if stopped := sum(line.was_stopped for line in report.lines):
+        cases = f"{stopped} case{'' if stopped == 1 else 's'}"
+        console.print(f"The run was stopped: {cases} had not come to an end.", style="yellow")
+    if report.tested_nothing:
+        console.print("Nothing was put to the test: no case came to an end, or could be run.", style="yellow")
+    style = "bold red" if report.bad else "bold yellow" if report.tested_nothing else "bold green"
+    console.print(Text(report.score, style=style), soft_wrap=True)
 
 
 def _paragraph(line: Line, width: int) -> Text:
@@ -266,7 +287,8 @@ def read_json(path: Path) -> Report:
     except OSError as error:
         raise ReportError(f"{path} cannot be read: {error.strerror}") from error
     except (ValueError, KeyError, TypeError) as error:
-        raise ReportError(f"{path} is not a JSON report of pubsubd conform ({error!r})") from error
+        reason = "it is not JSON" if isinstance(error, ValueError) else "something in it is missing or odd"
+        raise ReportError(f"{path} is no report of pubsubd conform: {reason}") from error
 
 
 def junit_of(report: Report) -> str:

@@ -12,8 +12,9 @@ from typing import Protocol
 
 import grpc
 
-from pubsubd.conform.calls import NOT_JUDGED, Refusal, method_of
+from pubsubd.conform.calls import Refusal, method_of
 from pubsubd.conform.case import Case, Differs, Erred, Failed, Hook, NotRun
+from pubsubd.conform.endpoint import EndpointError
 from pubsubd.conform.lab import Lab, Setting
 
 # More at once would wait for the processor instead of the clock, and no run would be shorter: a few cases
@@ -23,6 +24,12 @@ JOBS = 24
 # A case whose own clock was later than this cannot tell what it promised to look at.
 LATE_SECONDS_MAX = 0.5
 TICK_SECONDS = 0.05
+
+# How long an endpoint is asked for an answer after a promise seemed broken, before it counts as gone.
+GONE_SECONDS_MAX = 2.0
+
+# What is seen of a case that a stopped run never came to, or not to the end of.
+STOPPED = "The run was stopped before its end."
 
 # What the promises are about. Other calls prepare a case; when one of them is refused, the promise was never
 # put to the test.
@@ -102,7 +109,7 @@ def _judge_call(error: grpc.RpcError) -> tuple[Outcome, str]:
         refusal = Refusal.of(error)
     except Failed as failed:
         return Outcome.FAIL, str(failed)
-    judged = method in DATA_CALLS and refusal.code not in NOT_JUDGED
+    judged = method in DATA_CALLS and refusal.was_judged
     return Outcome.FAIL if judged else Outcome.ERROR, f"{method or 'A call'} was refused with {refusal}."
 
 
@@ -152,7 +159,8 @@ class Runner:
         self.results: list[Result] = []
         self._lateness = Lateness()
         self._again: list[tuple[Case, float]] = []
-        self.left_behind: list[str] = []
+        self._running: set[asyncio.Task[None]] = set()
+        self.left_behind: list[str] = []  # names of what a finished case could not delete
 
     @property
     def late_seconds_max(self) -> float:
@@ -162,16 +170,28 @@ class Runner:
     async def run(self) -> list[Result]:
         """Runs all; returns the results in the order of the cases.
 
-        Cancelled, it removes what the cases made before it ends.
+        Cancelled, it removes what the cases made before it ends. `results` then holds what is known, and
+        `NOT_RUN` for all others.
         """
         watch = asyncio.create_task(self._lateness.watch())
         try:
             await self._run_all()
+        except asyncio.CancelledError:
+            finished = {result.case.id for result in self.results}
+            for case in self._cases:
+                if case.id not in finished:
+                    self._finish(case, Outcome.NOT_RUN, STOPPED, 0.0)
+            raise
         finally:
             watch.cancel()
-        order = {case.id: number for number, case in enumerate(self._cases)}
-        self.results.sort(key=lambda result: order[result.case.id])
+            order = {case.id: number for number, case in enumerate(self._cases)}
+            self.results.sort(key=lambda result: order[result.case.id])
         return self.results
+
+    def abandon(self) -> None:
+        """For a run that is being cancelled already: lets what the cases made stay where it is."""
+        for task in self._running:
+            task.cancel()
 
     async def _run_all(self) -> None:
         able = []
@@ -196,6 +216,15 @@ class Runner:
             await self._run(case)
 
     async def _run(self, case: Case, late_before: float = 0.0) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._running.add(task)
+        try:
+            await self._run_now(case, late_before)
+        finally:
+            self._running.discard(task)
+
+    async def _run_now(self, case: Case, late_before: float) -> None:
         self._watcher.started(case)
         start = time.monotonic()
         outcome, seen = await self._outcome_of(case)
@@ -219,7 +248,10 @@ class Runner:
                         return Outcome.PASS, await case.body(lab)
                 finally:
                     # Also when the run is being ended: what was made must not stay on a real project.
-                    self.left_behind += await lab.clean_up()
+                    try:
+                        await lab.clean_up()
+                    finally:
+                        self.left_behind += lab.made
         except asyncio.CancelledError:
             # A call that the case itself cancelled may end the case the same way.
             if task.cancelling():
@@ -228,7 +260,18 @@ class Runner:
         except Exception as error:
             if isinstance(error, TimeoutError) and limit.expired():
                 return Outcome.ERROR, f"It had not come to its end after {case.seconds_max:g} s."
-            return judge(error)
+            outcome, seen = judge(error)
+            if outcome == Outcome.FAIL:
+                return await self._unless_gone(seen)
+            return outcome, seen
+
+    async def _unless_gone(self, seen: str) -> tuple[Outcome, str]:
+        """A fail, unless nobody is there any more: a stream that a lost connection ended broke no promise."""
+        try:
+            await self._setting.endpoint.answers(self._setting.project, GONE_SECONDS_MAX)
+        except EndpointError as error:
+            return Outcome.ERROR, f"The endpoint was gone ({error}). Before that was seen: {seen}"
+        return Outcome.FAIL, seen
 
     def _finish(self, case: Case, outcome: Outcome, seen: str, seconds: float) -> None:
         result = Result(case, outcome, _plain(seen), round(seconds, 3), case.form(self._setting.full))

@@ -59,8 +59,10 @@ class StartCommand:
     def __post_init__(self) -> None:
         if "{port}" not in self.text:
             raise ValueError("the start command has no {port}, so servers could not be told apart")
-        if not self.words(1, 1, Path("/")):
-            raise ValueError("the start command is empty")
+        try:
+            self.words(1, 1, Path("/"))
+        except ValueError as error:
+            raise ValueError(f"the start command cannot be read: {str(error).lower()}") from error
 
     @property
     def has_admin(self) -> bool:
@@ -87,9 +89,15 @@ class StartCommand:
 class Served:
     """One server: always the same port and directory, started as often as wanted."""
 
-    def __init__(self, command: StartCommand, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        command: StartCommand,
+        environment: Mapping[str, str] | None = None,
+        project: str = "conformance",
+    ) -> None:
         self.command = command
         self.environment = dict(environment or {})
+        self.project = project  # where it is asked whether it is ready
         self.port = free_port()
         self.admin_port = free_port() if command.has_admin else 0
         self._home = Path(tempfile.mkdtemp(prefix="pubsubd-conform-"))
@@ -134,7 +142,8 @@ class Served:
                     start_new_session=True,
                 )
             except OSError as error:
-                raise StartError(f"The start command cannot be run: {error}.") from error
+                reason = (error.strerror or str(error)).lower()
+                raise StartError(f"{words[0]!r} of --start-cmd cannot be run: {reason}.") from error
         try:
             await self._until_it_answers(self._process)
         except BaseException:
@@ -142,15 +151,15 @@ class Served:
             raise
 
     async def _until_it_answers(self, process: subprocess.Popen[bytes]) -> None:
-        answer = asyncio.create_task(self.endpoint.answers("conformance", START_SECONDS_MAX))
+        answer = asyncio.create_task(self.endpoint.answers(self.project, START_SECONDS_MAX))
         try:
             while process.poll() is None and not answer.done():
                 await asyncio.wait([answer], timeout=0.05)
             if answer.done():
                 return answer.result()
             what = f"ended with {process.returncode}"
-        except EndpointError:
-            what = f"did not answer within {START_SECONDS_MAX:g} s"
+        except EndpointError as error:
+            what = f"could not be used ({error})"
         finally:
             answer.cancel()
             await asyncio.wait([answer])

@@ -29,6 +29,7 @@ from pubsubd.conform.calls import (
     unordered,
 )
 from pubsubd.conform.case import Failed
+from pubsubd.conform.runner import Outcome, judge
 
 TEXT = "Some ids were refused."
 
@@ -128,6 +129,28 @@ def test_a_trailer_that_contradicts_its_call_fails_wherever_a_refusal_is_read(co
     for expectation in (permanent("a"), transient("a"), refused(StatusCode.INVALID_ARGUMENT)):
         with fails(says):
             expect(expectation, Refused(StatusCode.INVALID_ARGUMENT, trailer))
+
+
+@pytest.mark.parametrize("code", [StatusCode.UNAVAILABLE, StatusCode.RESOURCE_EXHAUSTED])
+@pytest.mark.parametrize("details", [[], [info({"quota_limit": "9"}, reason="RATE_LIMIT_EXCEEDED")]])
+def test_what_judged_no_ack_id_is_no_refusal_of_one(code, details):
+    with pytest.raises(Refused):
+        expect(transient("a"), with_results(code, *details))
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        (Refused(StatusCode.UNAVAILABLE, None), Outcome.ERROR),
+        (with_results(StatusCode.RESOURCE_EXHAUSTED, info({}, reason="RATE_LIMIT_EXCEEDED")), Outcome.ERROR),
+        (with_results(StatusCode.UNAVAILABLE, info({"a": TRANSIENT})), Outcome.FAIL),
+        (with_results(StatusCode.INVALID_ARGUMENT, info({"a": PERMANENT})), Outcome.FAIL),
+    ],
+)
+def test_a_refusal_that_no_case_expected_is_a_fail_if_ack_ids_were_judged(error, outcome):
+    error.__notes__ = ["Acknowledge"]
+
+    assert judge(error)[0] is outcome
 
 
 def test_a_permanent_refusal_has_its_own_code():

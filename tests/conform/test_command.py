@@ -9,14 +9,16 @@ import signal
 import subprocess
 import sys
 import time
+from io import StringIO
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from rich.console import Console
 
 from pubsubd.conform import command
 from pubsubd.conform.case import Differs, Failed, Hook, NotRun
-from pubsubd.conform.command import conform, select
+from pubsubd.conform.command import Stop, conform, select
 from pubsubd.conform.served import free_port
 from tests.conform.support import START_COMMAND, Cases
 
@@ -77,7 +79,11 @@ def call(*arguments: str):
         (["localhost:1", "--only", "XX"], "'XX' is neither a group"),
         (["localhost:1", "--only", "CT-99"], "'CT-99' is neither a group"),
         (["--start-cmd", "serve"], "has no {port}"),
-        (["--start-cmd", "serve 'unclosed {port}"], "No closing quotation"),
+        (["--start-cmd", "serve 'unclosed {port}"], "the start command cannot be read: no closing quotation"),
+        (["localhost:1", "--only", ","], "',' names no case"),
+        (["localhost:1", "--project", ""], "'' is not a project id"),
+        (["localhost:1", "--project", "a b"], "'a b' is not a project id"),
+        (["localhost:1", "--ca-cert", __file__], "holds no certificate in PEM form"),
         (["localhost:1", "--json", "/no/such/dir/file"], "no such directory"),
         (["localhost:1", "--no-tls", "--adc"], "--adc and --no-tls contradict each other"),
         (["pubsub.googleapis.com", "--no-adc"], "--project"),
@@ -97,7 +103,7 @@ def test_nobody_at_the_endpoint_is_code_1_and_a_sentence(outcomes, monkeypatch):
     done = call(f"127.0.0.1:{free_port()}")
 
     assert done.exit_code == 1
-    assert done.said.startswith("nobody answers at 127.0.0.1:")
+    assert done.said.startswith("no gRPC answer from 127.0.0.1:")
 
 
 @pytest.mark.parametrize(
@@ -135,7 +141,8 @@ def test_files_are_written_and_the_table_printed(outcomes, server, tmp_path):
     assert files["junit"].read_text().count("<testcase ") == 5
     assert files["markdown"].read_text().startswith("| | cases | ours |")
     assert "Seen instead." in done.output
-    assert "1 of 5 cases passed, 1 failed, 1 erred, 1 differ, 1 not run." in done.output
+    assert f"5 cases, about 5 s, against {server.address}" in done.output
+    assert "1 of 5 cases passed, 1 failed, 1 erred, 1 differs, 1 not run." in done.output
 
 
 def test_reports_are_put_side_by_side(outcomes, server, tmp_path):
@@ -221,6 +228,44 @@ def test_wrong_usage_ends_the_process_with_2_and_one_line():
     assert err == "pubsubd: 'localhost' has no port.\n"
 
 
+def test_files_are_written_though_nobody_reads_what_is_printed(server, tmp_path):
+    report = tmp_path / "report.json"
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer) as closed:
+        done = subprocess.run(
+            [sys.executable, "-m", "pubsubd", "conform", server.address, "--only", "CT-26", "--json", report],
+            stdout=closed,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+        )
+
+    assert "Traceback" not in done.stderr
+    assert json.loads(report.read_text())["counts"]["pass"] == 1
+
+
+async def test_the_first_signal_ends_a_run_in_order_and_the_next_at_once():
+    calls = []
+
+    class Running:
+        def abandon(self):
+            calls.append("abandon")
+
+    running = asyncio.create_task(asyncio.sleep(60))
+    err = Console(file=StringIO())
+    stop = Stop(running, err)
+    stop.runner = Running()
+
+    stop()
+    assert calls == [] and running.cancelling() == 1
+    assert "Stopping: what the cases made is removed" in err.file.getvalue()
+    stop()
+    assert calls == ["abandon"]
+    with pytest.raises(asyncio.CancelledError):
+        await running
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_run_that_is_ended_leaves_no_server_and_no_resources(server, tmp_path, number):
     """One case on the endpoint and one on a server of its own, both in the middle of a long wait."""
@@ -233,11 +278,11 @@ def test_a_run_that_is_ended_leaves_no_server_and_no_resources(server, tmp_path,
         "command.REGISTRY = long_cases()\n"
         "sys.exit(main(sys.argv[1:]))\n"
     )
-    project = f"ended-{number.name.lower()}"
+    project, report = f"ended-{number.name.lower()}", tmp_path / "report.json"
     hooks = ["--start-cmd", START_COMMAND]
     environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": str(Path.cwd())}
     process = subprocess.Popen(
-        [sys.executable, script, "conform", server.address, "--project", project, *hooks],
+        [sys.executable, script, "conform", server.address, "--project", project, *hooks, "--json", report],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -252,7 +297,13 @@ def test_a_run_that_is_ended_leaves_no_server_and_no_resources(server, tmp_path,
         process.kill()
 
     assert process.returncode == 130
-    assert "Stopped" in err and "Traceback" not in err
+    assert "Stopped; what the cases had made is removed." in err and "Traceback" not in err
+    found = json.loads(report.read_text())
+    assert {case["id"]: case["outcome"] for case in found["cases"]} == {
+        "CT-90": "not run",
+        "CT-91": "pass",
+        "CE-90": "not run",
+    }
     assert asyncio.run(names_in(server, project)) == []
     assert list(tmp_path.glob("pubsubd-conform-*")) == []
 
@@ -264,6 +315,10 @@ def long_cases():
     async def on_the_endpoint(lab):
         await lab.subscription()
         await asyncio.sleep(100)
+
+    @cases("CT-91")
+    async def at_once(lab):
+        return "Seen."
 
     @cases("CE-90", seconds=100, needs=[Hook.RESTART])
     async def on_its_own(lab):

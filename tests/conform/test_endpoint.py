@@ -93,6 +93,13 @@ def test_a_missing_certificate_is_told(tmp_path):
         endpoint_of("localhost:1", ca_cert=tmp_path / "none.pem")
 
 
+def test_a_file_without_a_certificate_is_told(tmp_path):
+    (tmp_path / "other.pem").write_text("localhost\n")
+
+    with pytest.raises(EndpointError, match=r"other\.pem holds no certificate in PEM form"):
+        endpoint_of("localhost:1", ca_cert=tmp_path / "other.pem")
+
+
 def test_a_missing_extra_is_told_with_its_name(monkeypatch):
     monkeypatch.setitem(sys.modules, "google.auth", None)
 
@@ -114,9 +121,25 @@ async def test_a_certificate_that_is_not_trusted_lets_nothing_through(server, au
     other = Authority(tmp_path)
     async with tls_proxy(server.address, authority.context()) as address:
         for endpoint in (endpoint_of(address, ca_cert=other.file), endpoint_of(address, tls=True)):
-            with pytest.raises(EndpointError, match="nobody answers"):
+            with pytest.raises(EndpointError, match="no gRPC answer from"):
                 await endpoint.answers("conformance", within=0.5)
         await endpoint_of(address, ca_cert=authority.file).answers("conformance", within=10)
+
+
+async def test_tls_where_none_is_spoken_is_told_with_a_hint(server):
+    with pytest.raises(EndpointError, match=r"no gRPC answer from .*\(does it speak TLS\?\)$"):
+        await endpoint_of(server.address, tls=True).answers("conformance", within=0)
+
+
+async def test_what_is_no_grpc_is_told_with_a_hint():
+    async def other(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        writer.close()
+
+    web = await asyncio.start_server(other, "127.0.0.1", 0)
+    async with web:
+        with pytest.raises(EndpointError, match=r"no gRPC answer from .*\(is it gRPC, and without TLS\?\)$"):
+            await Endpoint(f"127.0.0.1:{web.sockets[0].getsockname()[1]}").answers("conformance", within=0)
 
 
 # --- application default credentials ------------------------------------------------------------------------

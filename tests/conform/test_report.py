@@ -14,7 +14,7 @@ from rich.console import Console
 from pubsubd import __version__
 from pubsubd.conform.progress import Display, Lines
 from pubsubd.conform.report import Report, ReportError, card, json_of, junit_of, read_json, show
-from pubsubd.conform.runner import Outcome, Result
+from pubsubd.conform.runner import STOPPED, Outcome, Result
 from tests.conform.support import Cases
 
 SEEN = {
@@ -80,8 +80,9 @@ def test_what_is_no_report_is_refused_with_its_name(tmp_path, text):
     path = tmp_path / "other.json"
     path.write_text(text)
 
-    with pytest.raises(ReportError, match=r"other\.json"):
+    with pytest.raises(ReportError, match=r"other\.json") as refused:
         read_json(path)
+    assert "Error(" not in str(refused.value)  # nothing of Python's
 
 
 def test_a_missing_report_is_refused(tmp_path):
@@ -123,7 +124,7 @@ def test_the_table_tells_what_did_not_pass():
     assert "CT-01" not in text
     assert "Could not be deleted: projects/p/topics/t" in text
     assert text.rstrip().endswith(
-        "1 of 5 cases passed, 1 failed, 1 erred, 1 differ, 1 not run; 1 of what failed or erred is critical."
+        "1 of 5 cases passed, 1 failed, 1 erred, 1 differs, 1 not run; 1 of what failed or erred is critical."
         " 61 s."
     )
 
@@ -140,6 +141,35 @@ def test_the_table_warns_when_this_side_was_late():
 
     assert "This side was late by up to 1.3 s" in console.file.getvalue()
     assert "This side was late" not in shown()
+
+
+def shown_of(*seen: tuple[Outcome, str]) -> str:
+    """The table of a run with these outcomes."""
+    found = [Result(result.case, *each) for result, each in zip(results(), seen, strict=False)]
+    console = Console(file=StringIO(), width=200)
+    began = datetime(2026, 11, 21, tzinfo=UTC)
+    show(Report.of(found, name="", endpoint="x:1", began=began, seconds=1, full=False), console)
+    return console.file.getvalue()
+
+
+def test_the_score_of_one_case_is_said_of_one():
+    assert "1 of 1 case passed. 1 s." in shown_of((Outcome.PASS, "Seen."))
+    assert "0 of 2 cases passed, 2 differ." in shown_of(*[(Outcome.DIFFERS, "Seen.")] * 2)
+
+
+def test_a_run_that_tested_nothing_says_so():
+    nothing = "Nothing was put to the test"
+
+    assert nothing in shown_of(*[(Outcome.NOT_RUN, "It needs a restart.")] * 2)
+    assert nothing not in shown_of((Outcome.NOT_RUN, "It needs a restart."), (Outcome.PASS, "Seen."))
+
+
+def test_cases_that_a_stopped_run_did_not_come_to_are_counted_and_not_listed():
+    text = shown_of((Outcome.PASS, "Seen."), (Outcome.NOT_RUN, STOPPED), (Outcome.NOT_RUN, STOPPED))
+
+    assert "The run was stopped: 2 cases had not come to an end." in text
+    assert "CT-02" not in text
+    assert "1 of 3 cases passed, 2 not run." in text
 
 
 def test_the_table_counts_each_group():

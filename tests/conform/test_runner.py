@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from functools import partial
 
 import pytest
 from grpc import StatusCode
 
+from pubsubd.conform import runner
 from pubsubd.conform.calls import permanent, refused, request_refused, transient, unordered
 from pubsubd.conform.case import Differs, Erred, Failed, Hook, NotRun, check
-from pubsubd.conform.endpoint import Endpoint
-from pubsubd.conform.lab import Lab, Setting
-from pubsubd.conform.runner import Outcome, Runner
-from pubsubd.conform.served import StartCommand, free_port
+from pubsubd.conform.endpoint import Endpoint, EndpointError
+from pubsubd.conform.lab import Lab, Setting, Sub
+from pubsubd.conform.runner import STOPPED, Outcome, Runner
+from pubsubd.conform.served import Served, StartCommand, StartError, free_port
 from tests.conform.support import START_COMMAND, Cases, Notes
 
 
@@ -120,6 +122,41 @@ async def test_an_endpoint_that_does_not_answer_is_an_error(cases):
 
     assert outcome is Outcome.ERROR
     assert seen.startswith("Acknowledge was refused with UNAVAILABLE")
+
+
+async def test_a_promise_that_broke_with_the_endpoint_is_an_error(cases, monkeypatch):
+    monkeypatch.setattr(runner, "GONE_SECONDS_MAX", 0.1)
+
+    @cases("CT-90")
+    async def body(lab):
+        raise Failed("The stream ended.")
+
+    address = f"127.0.0.1:{free_port()}"
+    outcome, seen = await only(Setting(Endpoint(address)), cases)
+
+    assert outcome is Outcome.ERROR
+    assert seen.startswith(f"The endpoint was gone (no gRPC answer from {address}: UNAVAILABLE (")
+    assert seen.endswith("Before that was seen: The stream ended.")
+
+
+async def test_pulls_that_give_nothing_are_not_repeated_without_pause(setting, cases, monkeypatch):
+    pulls = []
+    pull_now = Sub.pull_now
+
+    async def counted(sub, *arguments):
+        pulls.append(time.monotonic())
+        return await pull_now(sub, *arguments)
+
+    monkeypatch.setattr(Sub, "pull_now", counted)
+
+    @cases("CT-90")
+    async def body(lab):
+        await (await lab.subscription()).pull(within=0.5)
+
+    assert await only(setting, cases) == (Outcome.FAIL, "Pull gave 0 of 1 messages in 0.5 s.")
+    assert 3 <= len(pulls) <= 8
+    # The last one at the end of the time that was given.
+    assert pulls[-1] - pulls[0] > 0.45
 
 
 async def test_a_lost_connection_is_no_refusal(cases):
@@ -357,11 +394,11 @@ async def test_all_that_a_case_made_is_deleted(setting, cases, raised):
             raise raised
         return "Seen."
 
-    runner = Runner(setting, cases.all, Notes())
-    await runner.run()
+    one_run = Runner(setting, cases.all, Notes())
+    await one_run.run()
 
     assert await names_left(setting) == []
-    assert runner.left_behind == []
+    assert one_run.left_behind == []
 
 
 async def test_all_that_a_case_made_is_deleted_when_the_run_is_ended(setting, cases):
@@ -382,6 +419,76 @@ async def test_all_that_a_case_made_is_deleted_when_the_run_is_ended(setting, ca
     assert await names_left(setting) == []
 
 
+async def test_a_stopped_run_knows_what_had_come_to_an_end(setting, cases):
+    @cases("CT-90")
+    async def done(lab):
+        return "Seen."
+
+    @cases("CT-91")
+    async def amid(lab):
+        await asyncio.sleep(60)
+
+    @cases("CT-92", alone=True)
+    async def later(lab):
+        return "Never said."
+
+    stopped = Runner(setting, cases.all, Notes())
+    running = asyncio.create_task(stopped.run())
+    while not stopped.results:
+        await asyncio.sleep(0.01)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+
+    assert [(result.case.id, result.outcome, result.seen) for result in stopped.results] == [
+        ("CT-90", Outcome.PASS, "Seen."),
+        ("CT-91", Outcome.NOT_RUN, STOPPED),
+        ("CT-92", Outcome.NOT_RUN, STOPPED),
+    ]
+
+
+@pytest.mark.parametrize("alone", [False, True])
+async def test_an_abandoned_run_deletes_nothing_more_and_names_what_is_left(setting, cases, alone):
+    made, there = [], asyncio.Event()
+
+    @cases("CT-90", alone=alone)
+    async def body(lab):
+        made.append(await lab.topic())
+        # From now on nobody answers: what listens here never reads.
+        lab.endpoint = Endpoint(f"127.0.0.1:{silent.getsockname()[1]}")
+        there.set()
+        await asyncio.sleep(60)
+
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        abandoned = Runner(setting, cases.all, Notes())
+        running = asyncio.create_task(abandoned.run())
+        await there.wait()
+        start = time.monotonic()
+        running.cancel()
+        await asyncio.sleep(0.1)
+        assert not running.done()
+        running.cancel()
+        abandoned.abandon()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+
+    assert time.monotonic() - start < 5
+    assert abandoned.left_behind == made
+
+
+async def test_what_never_was_is_not_left_behind(setting, cases):
+    @cases("CT-90")
+    async def body(lab):
+        await lab.topic()
+
+    setting.run = "a name that is none"
+    refused_all = Runner(setting, cases.all, Notes())
+    (result,) = await refused_all.run()
+
+    assert result.outcome is Outcome.ERROR
+    assert refused_all.left_behind == []
+
+
 async def test_what_could_not_be_deleted_is_told(setting, cases, monkeypatch):
     monkeypatch.setattr("pubsubd.conform.lab.CLEAN_UP_SECONDS_MAX", 0.5)
     made = []
@@ -392,10 +499,10 @@ async def test_what_could_not_be_deleted_is_told(setting, cases, monkeypatch):
         lab.endpoint = Endpoint(f"127.0.0.1:{free_port()}")
         return "Seen."
 
-    runner = Runner(setting, cases.all, Notes())
-    await runner.run()
+    one_run = Runner(setting, cases.all, Notes())
+    await one_run.run()
 
-    assert runner.left_behind == made
+    assert one_run.left_behind == made
     assert await names_left(setting) == made
 
 
@@ -445,7 +552,10 @@ async def test_a_server_of_its_own_does_not_outlive_a_failed_case(setting, cases
     ("command", "says"),
     [
         ("sh -c 'echo no disk; exit 3' {port}", "ended with 3; it printed: no disk"),
-        ("/no/such/program {port}", "cannot be run"),
+        (
+            "/no/such/program {port}",
+            "'/no/such/program' of --start-cmd cannot be run: no such file or directory.",
+        ),
     ],
 )
 async def test_a_start_command_that_starts_nothing_is_an_error(setting, cases, command, says):
@@ -458,3 +568,21 @@ async def test_a_start_command_that_starts_nothing_is_an_error(setting, cases, c
     outcome, seen = await only(setting, cases)
 
     assert outcome is Outcome.ERROR and says in seen
+
+
+async def test_a_server_that_lets_nobody_in_is_told_at_once(monkeypatch):
+    asked = []
+
+    async def answers(endpoint, project, within):
+        asked.append(project)
+        raise EndpointError(f"{endpoint.address} does not let us in: UNAUTHENTICATED")
+
+    monkeypatch.setattr(Endpoint, "answers", answers)
+    served = Served(StartCommand("sleep 60 {port}"), project="theirs")
+    try:
+        with pytest.raises(StartError, match=r"could not be used .* does not let us in"):
+            await served.start()
+    finally:
+        served.remove()
+
+    assert asked == ["theirs"]

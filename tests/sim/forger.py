@@ -7,7 +7,7 @@ import string
 from typing import TYPE_CHECKING, Any
 
 from pubsubd.wire import pb
-from tests.sim.clients import ask_unary, in_order
+from tests.sim.acks import ask_unary, in_order
 
 if TYPE_CHECKING:
     from tests.sim.clients import Population

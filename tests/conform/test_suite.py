@@ -9,7 +9,10 @@ from pathlib import Path
 
 from pubsubd import conform
 from pubsubd.conform import cases  # noqa: F401  registers the cases
-from pubsubd.conform.case import GROUPS, REGISTRY, Hook
+from pubsubd.conform.case import GROUPS, REGISTRY, Hook, NotRun
+from pubsubd.conform.cases import tunnel
+from pubsubd.conform.endpoint import Endpoint
+from pubsubd.conform.lab import Lab, Setting
 
 # How many cases each group of the checklist has; they are numbered from 01 without a gap.
 COUNTS = {"CT": 28, "CS": 62, "CE": 39, "CN": 12, "CO": 20, "CD": 11}
@@ -83,6 +86,14 @@ def test_cases_that_restart_or_break_a_server_say_so():
     hooked = {hook: {case.id for case in REGISTRY.values() if hook in case.needs} for hook in Hook}
 
     assert hooked == HOOKED
+
+
+def test_a_policy_that_cannot_be_set_is_not_held_against_an_endpoint():
+    """Cases of one policy are about endpoints that have it, or can be given it."""
+    elsewhere = tunnel.wrong_policy(Lab(Setting(Endpoint("localhost:1"))), "The good id is listed too.")
+
+    assert isinstance(elsewhere, NotRun)
+    assert "--start-cmd" in str(elsewhere) and str(elsewhere).endswith("The good id is listed too.")
 
 
 def test_the_command_lists_them_all():

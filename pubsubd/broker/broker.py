@@ -641,10 +641,11 @@ class Broker:
             detail = {"snapshot": snapshot.name, "snapshot_seq": snapshot.seq}
         else:
             target_us = snapshots.seek_time_us(request)
-            kept_from_us = self._seek_to_time(subscription, target_us, found, now_us)
+            kept_after_id, kept_from_us = self._seek_to_time(subscription, target_us, found, now_us)
             # A timestamp can be further away than the journal counts.
             target_us = max(-(2**62), min(target_us, 2**62))
-            detail = {}
+            # Messages of one moment may be kept in part.
+            detail = {"kept_after_id": kept_after_id}
         detail |= {
             "retain_acked": bool(self._kept_questions(subscription, now_us)),
             "kept_from_us": kept_from_us,
@@ -658,8 +659,8 @@ class Broker:
 
     def _seek_to_time(
         self, subscription: Subscription, target_us: int, answers: Sequence[Found], now_us: int
-    ) -> int:
-        """From when on acked messages were kept for it; 0: they are not."""
+    ) -> tuple[int, int]:
+        """After which id, and from when on, acked messages were kept for it; zeros: they are not."""
         topic = subscription.topic
         # Of what is stored the tail holds the newest, and what is on its way to storage.
         before_id, known = topic.tail.before(target_us), answers[0].known
@@ -682,7 +683,7 @@ class Broker:
                 kept.append((found.known.message_id, found.known.later_us))
         floor_id, kept_from_us = min(kept, default=(None, 0))
         subscription.seek_to_time(boundary_id, floor_id, now_us)
-        return kept_from_us
+        return floor_id or 0, kept_from_us
 
     def _sought_snapshot(self, request: pb.SeekRequest, subscription: Subscription) -> Snapshot:
         snapshot = self._snapshot(request.snapshot)

@@ -178,7 +178,7 @@ class Journal:
     def seek(self, to: float, at: float, kept_from: float | None = None) -> None:
         """To a time; what was published from second `kept_from` on is kept, if anything is."""
         kept_from_us = 0 if kept_from is None else int(kept_from * SECOND_US)
-        detail = {"retain_acked": kept_from is not None, "kept_from_us": kept_from_us}
+        detail = {"retain_acked": kept_from is not None, "kept_from_us": kept_from_us, "kept_after_id": 0}
         self.add(SEEK, at, topic_id=TOPIC, sub_id=SUB, aux=int(to * SECOND_US), detail=detail)
 
     def seek_to(self, taken: Record, at: float, name: str = "n", **fields: int) -> None:

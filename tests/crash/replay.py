@@ -752,8 +752,12 @@ class Replayer:
         kept_from_us = detail["kept_from_us"]
         self._check_kept(record, sub, detail["retain_acked"], kept_from_us)
         later = self._published_since(sub.topic_id, record.aux)
-        kept = detail["retain_acked"]
-        return {m for m in later if m in sub.unacked or (kept and self._ts_us(m) >= kept_from_us)}
+        kept, after_id = detail["retain_acked"], detail["kept_after_id"]
+        return {
+            m
+            for m in later
+            if m in sub.unacked or (kept and m > after_id and self._ts_us(m) >= kept_from_us)
+        }
 
     def _sought_by_snapshot(self, record: Record, sub: Subscription, detail: Any) -> set[int] | None:
         snapshot = self.snapshots.get(detail["snapshot"])

@@ -559,6 +559,8 @@ class Model:
             for message_id, message in sub.those(Is.LEASED).items():
                 other = there.get(message_id)
                 same = other is not None and other.status is Is.LEASED and other.ack_id == message.ack_id
+                if other is not None and other.ends.get(message.generation) in (End.RESET, End.PURGED):
+                    continue  # its client was not done with it, and has it again
                 message.holder = other.holder if same and other is not None else None
                 message.named = bool(same and other is not None and other.holder is not None and other.named)
         return model

@@ -437,11 +437,12 @@ class Machine(RuleBasedStateMachine):
         sure = {number for number, message in sub.those(Is.DONE).items() if not message.may_be_lost}
         assert all(posts[number].publish_us >= kept_from_us for number in sure)
         # Of messages published at that very moment only some may be there.
-        there = _unsent(self.world.subscription(sub.name), sub) & self._there(sub.topic_id)
+        kept_after_id: int = detail["kept_after_id"]
+        assert all(number > kept_after_id for number in sure)
         return lambda number: (
             sub.may_come_back(number, now_us)
+            and number > kept_after_id
             and posts[number].publish_us >= kept_from_us
-            and (posts[number].publish_us > kept_from_us or number in sure or number in there)
         )
 
     def _there(self, topic_id: int) -> set[int]:
@@ -1205,7 +1206,6 @@ class AuditedSub:
         self.exactly_once = False
         self.attached = True
         self.owed: set[int] = set()
-        self.unsure: set[int] = set()  # a time does not tell whether a seek brought them back
         self.stories: dict[int, Story] = {}
 
     def story(self, message_id: int) -> Story:
@@ -1279,9 +1279,8 @@ class Audit:
                 is_owed = comes_back = message_id in captured or message_id > last_id
             else:
                 is_owed = publish_us >= event.aux
-                comes_back = is_owed and publish_us >= kept_from_us
-                if comes_back and publish_us == kept_from_us and message_id not in sub.owed:
-                    sub.unsure.add(message_id)
+                is_kept = publish_us >= kept_from_us and message_id > detail["kept_after_id"]
+                comes_back = is_owed and is_kept
             if message_id in sub.owed and not is_owed:
                 sub.owed.remove(message_id)
                 sub.story(message_id).state = "purged"
@@ -1314,7 +1313,6 @@ class Audit:
     def _delivered(self, sub: AuditedSub, event: Event) -> None:
         message_id, story = event.message_id, sub.story(event.message_id)
         publish_us, okey = self.posts[sub.topic_id][message_id]
-        sub.unsure.discard(message_id)
         assert message_id in sub.owed, "acked, or gone"
         assert story.state in ("none", "expired", "nacked", "reset", "collateral", "restored")
         if story.state == "collateral" and sub.exactly_once:
@@ -1323,7 +1321,7 @@ class Audit:
         assert (event.attempt, event.ref_ts_us, event.okey) == (story.attempt, publish_us, okey)
         if sub.ordered and okey:
             posts = self.posts[sub.topic_id]
-            same = [one for one in sub.owed - sub.unsure if posts[one][1] == okey and one != message_id]
+            same = [one for one in sub.owed if posts[one][1] == okey and one != message_id]
             assert all((one < message_id) == (sub.state(one) == "leased") for one in same)
         story.state, story.generation, story.lease_end_us = "leased", event.generation, event.deadline_us
         story.delivered_us = event.ts_us
@@ -1373,8 +1371,6 @@ class Audit:
     def compare(self, model: Model) -> None:
         for sub in model.subs.values():
             told = self.subs[sub.sub_id]
-            told.owed -= told.unsure - sub.open.keys()
-            told.unsure.clear()
             assert told.owed == sub.open.keys()
             leased = {one for one, story in told.stories.items() if story.state == "leased"}
             assert leased == sub.those(Is.LEASED).keys()
@@ -1421,7 +1417,6 @@ def test_a_seeded_history_keeps_the_promises(seed: int) -> None:
 
 OPEN = {
     1019: "a snapshot brings back what is past its retention: is an old id of it still good?",
-    1092: "kept_from_us is a time: what was published before the subscription, in that time, looks kept",
 }
 
 

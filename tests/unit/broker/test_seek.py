@@ -508,14 +508,14 @@ def test_it_is_in_the_journal(both: World) -> None:
 
     assert (event.sub_id, event.topic_id, event.message_id) == (1, 1, 0)
     assert (event.ts_us, event.aux) == (both.now_us, at(3))
-    assert details(both)[-1] == {"kept_from_us": START_US, "retain_acked": True}
+    assert details(both)[-1] == {"kept_after_id": 0, "kept_from_us": START_US, "retain_acked": True}
 
 
 def test_it_says_what_is_kept(unkept: World) -> None:
     unkept.seek_to_time(at(3))
     unkept.turn()
 
-    assert details(unkept)[-1] == {"kept_from_us": 0, "retain_acked": False}
+    assert details(unkept)[-1] == {"kept_after_id": 0, "kept_from_us": 0, "retain_acked": False}
 
 
 def details(world: World) -> list[dict[str, object]]:

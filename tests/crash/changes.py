@@ -78,14 +78,15 @@ class Changes:
             target_us = sent_us - back_us
             time = pb.Timestamp(seconds=target_us // 1_000_000, nanos=target_us % 1_000_000 * 1000)
             call = self._client.Seek(subscription=one.name, time=time)
-        answer = Answer.OK
+        answer = Answer.UNKNOWN
         try:
             await call
+            answer = Answer.OK
         except grpc.RpcError as error:
-            answer = Answer.UNKNOWN
             if error.code() not in UNSURE:
                 self._log.odd.append(Odd(f"Seek {snapshot}", error.code().name, error.details() or ""))
-        self._log.seeks.append(Sought(one.name, target_us, snapshot, sent_us, now_us(), answer))
+        finally:
+            self._log.seeks.append(Sought(one.name, target_us, snapshot, sent_us, now_us(), answer))
 
     # -- updates ------------------------------------------------------------------------------------------
 

@@ -196,7 +196,8 @@ class Load:
         except grpc.RpcError as error:
             if error.code() not in _GONE:
                 self._odd("Publish", error)
-        self.log.publishes.append(publish._replace(done_us=now_us()))
+        finally:  # also of a call that is cancelled when the load stops: it may have been served
+            self.log.publishes.append(publish._replace(done_us=now_us()))
         if publish.message_ids is None:
             await self.pause()
 
@@ -513,6 +514,9 @@ class _Unary(_Asker):
             self.note(kind, seconds, sent_us, batch, lambda _: Answer.OK)
         except grpc.RpcError as error:
             self.note(kind, seconds, sent_us, batch, self._reader(kind, error))
+        except asyncio.CancelledError:
+            self.note(kind, seconds, sent_us, batch, lambda _: Answer.UNKNOWN)
+            raise
 
     def _reader(self, kind: Kind, error: grpc.RpcError) -> Callable[[str], Answer]:
         """How each id of a failed call is to be understood. The server lists exactly those that failed."""

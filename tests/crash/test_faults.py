@@ -302,7 +302,6 @@ def test_a_server_that_is_told_to_stop_while_commits_fail_says_so(served: Served
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_what_is_answered_when_a_commit_takes_too_long(served: Served) -> None:
     served.publish(b"x", b"y", b"z")
     first, second, third = served.pull(3)

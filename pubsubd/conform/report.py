@@ -302,8 +302,8 @@ def junit_of(report: Report) -> str:
             if line.group == group:
                 suite.add_testcase(_test_case(line))
         document.add_testsuite(suite)
-    document.update_statistics()  # type: ignore[no-untyped-call]
-    body: bytes = document.tostring()  # type: ignore[no-untyped-call]
+    document.update_statistics()  # type: ignore[no-untyped-call]  # junitparser types only a part of itself
+    body: bytes = document.tostring()  # type: ignore[no-untyped-call]  # as above
     return '<?xml version="1.0" encoding="utf-8"?>\n' + body.decode() + "\n"
 
 

@@ -198,4 +198,5 @@ class Served:
         self._signal(signal.SIGKILL)
         if self._process is not None:
             self._process.wait()
+        # What is left in a temporary directory is no reason to lose the results of a run.
         shutil.rmtree(self._home, ignore_errors=True)

@@ -111,7 +111,7 @@ class _Connection(aiosqlite.Connection):
     async def run(self, function: Callable[..., Result], *args: Any) -> Result:
         # aiosqlite has no public name for this, and no types where it stands; without it a commit would be
         # five hops and not one.
-        result: Result = await self._execute(function, self._conn, *args)  # type: ignore[no-untyped-call]
+        result: Result = await self._execute(function, self._conn, *args)  # type: ignore[no-untyped-call]  # see above
         return result
 
     async def end(self) -> None:

@@ -13,7 +13,7 @@ import sys
 import grpc
 import pytest
 
-from pubsubd.conform import cases  # noqa: F401  registers the cases that are run here
+from pubsubd.conform import cases  # noqa: F401 (registers the cases that are run here)
 from pubsubd.conform.case import REGISTRY
 from pubsubd.conform.endpoint import Endpoint, EndpointError, endpoint_of
 from pubsubd.conform.lab import Lab, Setting

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from pubsubd import conform
-from pubsubd.conform import cases  # noqa: F401  registers the cases
+from pubsubd.conform import cases  # noqa: F401 (registers the cases)
 from pubsubd.conform.case import GROUPS, REGISTRY, Hook, NotRun
 from pubsubd.conform.cases import tunnel
 from pubsubd.conform.endpoint import Endpoint

@@ -98,14 +98,14 @@ class SimLoop(asyncio.AbstractEventLoop):
     def is_closed(self) -> bool:
         return self._closed
 
-    def call_soon(  # type: ignore[override]
+    def call_soon(
         self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> Handle:
         handle = Handle(callback, args, _or_current(context))
         self._ready.append(handle)
         return handle
 
-    def call_later(  # type: ignore[override]
+    def call_later(
         self,
         delay: float,
         callback: Callable[..., object],
@@ -114,7 +114,7 @@ class SimLoop(asyncio.AbstractEventLoop):
     ) -> Handle:
         return self.call_at(self.time() + delay, callback, *args, context=context)
 
-    def call_at(  # type: ignore[override]
+    def call_at(
         self,
         when: float,
         callback: Callable[..., object],
@@ -164,7 +164,7 @@ class SimLoop(asyncio.AbstractEventLoop):
 
     # -- running --------------------------------------------------------------------------------------------
 
-    def run_until_complete(self, future: Coroutine[Any, Any, Result]) -> Result:  # type: ignore[override]
+    def run_until_complete(self, future: Coroutine[Any, Any, Result]) -> Result:
         asyncio._set_running_loop(self)
         self._running = True
         task = self.create_task(future)
@@ -174,7 +174,7 @@ class SimLoop(asyncio.AbstractEventLoop):
                     self._run_ready()
                 else:
                     self._jump()
-            return task.result() if task.done() else None  # type: ignore[return-value]
+            return task.result() if task.done() else None
         finally:
             self._running = False
             asyncio._set_running_loop(None)
@@ -219,7 +219,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         self._ready.clear()
         self._timers.clear()
         for task in list(self._tasks):
-            task._log_destroy_pending = False  # type: ignore[attr-defined]
+            task._log_destroy_pending = False
             # Closing runs its `finally`, whose awaits cannot be served.
             with contextlib.suppress(BaseException):
                 task.get_coro().close()

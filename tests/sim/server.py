@@ -126,12 +126,12 @@ class Server:
             self._host.fault,
             lambda: self._loop.now_us,
         )
-        engine = Engine(store, True, self._plan.journal_bytes, self._clock)  # type: ignore[arg-type]
+        engine = Engine(store, True, self._plan.journal_bytes, self._clock)
         try:
             await engine.start("sim")
         except StorageFailed as failure:
             return f"did not start: {failure}"
-        service = Service(engine, self._plan.policy, lambda: f"unique-{next(self._uniques)}")  # type: ignore[arg-type]
+        service = Service(engine, self._plan.policy, lambda: f"unique-{next(self._uniques)}")
         self._handlers = _table(service)
         self.engine = engine
         self._host.started(engine)

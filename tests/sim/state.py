@@ -72,7 +72,7 @@ class Messages:
         """What each snapshot would bring back."""
         found: dict[str, set[int]] = {}
         for row in disk.snapshots.values():
-            snapshot = Snapshot.of_row(SnapshotRow(*row), None)  # type: ignore[arg-type]
+            snapshot = Snapshot.of_row(SnapshotRow(*row), None)
             stored = {
                 entry.message_id: message
                 for last_id, (_, data) in disk.chunks.get(row[1], {}).items()

@@ -248,7 +248,7 @@ class UnaryCall(Call):
 
     def begin(self, data: bytes) -> None:
         async def run(handler: MethodHandler, context: Context) -> Any:
-            return await handler.unary_unary(data, context)  # type: ignore[arg-type, misc]
+            return await handler.unary_unary(data, context)
 
         self.network.after(self.network.delay_us(), self.start, run)
 
@@ -289,7 +289,7 @@ class StreamCall(Call):
 
     def begin(self) -> None:
         async def run(handler: MethodHandler, context: Context) -> None:
-            await handler.stream_stream(None, context)  # type: ignore[arg-type, misc]
+            await handler.stream_stream(None, context)
 
         self._send_to_server(self.start, run)
 

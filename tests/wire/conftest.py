@@ -11,10 +11,10 @@ import pytest
 pytest.register_assert_rewrite("tests.wire.calls", "tests.wire.support")
 
 # These stand below because asserts are rewritten at the first import of a module (hence each E402).
-from tests.support.server import ServerProcess  # noqa: E402
-from tests.wire.calls import CHANNEL_OPTIONS, Client  # noqa: E402
-from tests.wire.harness import Conductor  # noqa: E402
-from tests.wire.support import World  # noqa: E402
+from tests.support.server import ServerProcess  # noqa: E402 (below the line that rewrites asserts)
+from tests.wire.calls import CHANNEL_OPTIONS, Client  # noqa: E402 (likewise)
+from tests.wire.harness import Conductor  # noqa: E402 (likewise)
+from tests.wire.support import World  # noqa: E402 (likewise)
 
 
 @pytest.fixture(scope="session")

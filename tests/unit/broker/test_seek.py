@@ -590,6 +590,21 @@ def test_what_was_published_while_storage_was_asked_is_judged_by_its_time(both: 
     assert both.owed() == [7]
 
 
+def test_messages_of_one_moment_that_are_kept_in_part_are_told_apart(world: World) -> None:
+    """In one microsecond: a message, the subscription, and a message that it was owed."""
+    world.publish(b"before it")
+    world.create_subscription(retain_acked_messages=True)
+    world.publish(b"after it")
+    ack_all(world)
+    world.turn()
+    world.seek_to_time(LONG_AGO)
+    world.turn()
+
+    assert world.owed() == [2]
+    told = details(world)[-1]
+    assert (told["kept_after_id"], told["kept_from_us"]) == (1, START_US)
+
+
 @pytest.mark.usefixtures("cold")
 @pytest.mark.parametrize("stored", [True, False])
 def test_the_journal_says_from_when_on_it_was_kept_though_storage_took_its_time(

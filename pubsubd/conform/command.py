@@ -112,7 +112,7 @@ class Options:
 )
 @click.argument("arguments", nargs=-1, metavar="[HOST:PORT]")
 @click.option("--only", default="", metavar="IDS", help="Groups and cases, as in CE,CT-09.")
-@click.option("--full", is_flag=True, help="Run the long cases as they are written; the longest takes 20 minutes.")
+@click.option("--full", is_flag=True, help="Run the long cases as they are written: up to 20 minutes.")
 @click.option(
     "--start-cmd",
     metavar="COMMAND",

@@ -44,7 +44,7 @@ class Changes:
         draw = self._chance.random()
         if draw < 0.4 and self._sought:
             await self._seek(self._chance.choice(self._sought))
-        elif draw < 0.5:
+        elif draw < 0.55:
             one = self._chance.choice(self._plan.watched)
             await self._snapshots.create(one.name, one.topic, one.ordered)
         elif draw < 0.65:
@@ -67,7 +67,7 @@ class Changes:
         snapshots = self._snapshots.fitting(one.topic, one.ordered)
         sent_us = now_us()
         snapshot, target_us = "", 0
-        if snapshots and self._chance.random() < 0.4:
+        if snapshots and self._chance.random() < 0.7:
             snapshot = self._chance.choice(snapshots)
             call = self._client.Seek(subscription=one.name, snapshot=snapshot)
         else:

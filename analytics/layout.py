@@ -1,6 +1,6 @@
 """The journal as a reader meets it: names of files, columns, kinds of events and answers. Format version 1.
 
-One Parquet row is one event; `seq` is the order. All times are microseconds since the epoch, UTC; 0 means none.
+One Parquet row is one event; `seq` is the order. Times are microseconds since the epoch, UTC; 0 means none.
 This is a description of its own, not the server's: a test holds the two together.
 """
 

@@ -55,19 +55,20 @@ _COUNTS = ", ".join(f"{name} bigint" for name in MINUTE_COUNTS)
 
 SCHEMAS = {
     "facts": (
-        "sub_id int, message_id bigint, epoch int, pub_us bigint, okey bigint, first_seq bigint, first_us bigint, "
-        "last_us bigint, deliveries int, attempts int, extends int, nacks int, expires int, resets int, "
-        "ack_fails int, acks int, ack_us bigint, gone_us bigint, owed boolean, partial boolean, violations int, "
-        "v_kind array<tinyint>, v_seq array<bigint>"  # v_kind: index in CODES
+        "sub_id int, message_id bigint, epoch int, pub_us bigint, okey bigint, first_seq bigint, "
+        "first_us bigint, last_us bigint, deliveries int, attempts int, extends int, nacks int, expires int, "
+        "resets int, ack_fails int, acks int, ack_us bigint, gone_us bigint, owed boolean, partial boolean, "
+        "violations int, v_kind array<tinyint>, v_seq array<bigint>"  # v_kind: index in CODES
     ),
     "violations": (
-        "violation_id bigint, code string, severity string, sub_id int, subscription string, message_id bigint, "
-        "epoch int, seq bigint, ts_us bigint, generation int, expected string, found string, client_id int"
+        "violation_id bigint, code string, severity string, sub_id int, subscription string, "
+        "message_id bigint, epoch int, seq bigint, ts_us bigint, generation int, expected string, "
+        "found string, client_id int"
     ),
     "audit_summary": (
         "sub_id int, subscription string, exactly_once boolean, ordered boolean, messages bigint, "
-        "deliveries bigint, acks_ok bigint, open bigint, dead_lettered bigint, dropped bigint, filtered bigint, "
-        "partial bigint, " + ", ".join(f"{code} bigint" for code in CODES) + ", verdict string"
+        "deliveries bigint, acks_ok bigint, open bigint, dead_lettered bigint, dropped bigint, "
+        "filtered bigint, partial bigint, " + "".join(f"{code} bigint, " for code in CODES) + "verdict string"
     ),
     "health_minute": (
         f"sub_id int, subscription string, minute timestamp, {_COUNTS}, clients int, backlog bigint, "
@@ -78,8 +79,8 @@ SCHEMAS = {
         "sub_id int, what int, n bigint, p50 double, p90 double, p99 double, p99_9 double, max double"
     ),
     "client_minute": (
-        "sub_id int, client_id int, client string, minute timestamp, delivered bigint, bytes bigint, acked bigint, "
-        "nacked bigint, expired bigint, processing_sum_us bigint"
+        "sub_id int, client_id int, client string, minute timestamp, delivered bigint, bytes bigint, "
+        "acked bigint, nacked bigint, expired bigint, processing_sum_us bigint"
     ),
     "fairness": "sub_id int, minute timestamp, clients int, jain double, largest_share double",
     "attempts": "sub_id int, deliveries int, messages bigint",
@@ -88,11 +89,12 @@ SCHEMAS = {
     ),
     "duplicates": (
         "topic_id int, groups bigint, messages bigint, max_spread_s double, "
-        "examples array<struct<payload_hash: bigint, messages: bigint, spread_s: double, first_message_id: bigint>>"
+        "examples array<struct<payload_hash: bigint, messages: bigint, spread_s: double, "
+        "first_message_id: bigint>>"
     ),
     "advice": (
-        "sub_id int, subscription string, setting string, current double, recommended double, reason string, "
-        "evidence map<string,double>, confidence string"
+        "sub_id int, subscription string, setting string, current double, recommended double, "
+        "reason string, evidence map<string,double>, confidence string"
     ),
     # Of the stream. `live` has one folder a batch; its sums over batches are exact.
     "live": f"sub_id int, minute timestamp, {_COUNTS}",

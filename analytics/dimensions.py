@@ -1,16 +1,17 @@
 """What the journal says about resources: subscriptions, their epochs, drops, clients and the server's life.
 
-Theory of operation. A journal holds millions of events about messages and few about everything else. Those few
-(CONFIG, SEEK, bulk DROP, STREAM, START, GAP) come to the driver, and `Dimensions.from_rows` makes plain values of
-them that any job can look up, send to its workers, or turn into a small DataFrame. Nothing here looks at a message.
+Theory of operation. A journal holds millions of events about messages and few about everything else. Those
+few (CONFIG, SEEK, bulk DROP, STREAM, START, GAP) come to the driver, and `Dimensions.from_rows` makes plain
+values of them that any job can look up, send to its workers, or turn into a small DataFrame. Nothing here
+looks at a message.
 
 Rules of the file:
 
 * Validity is in `seq`, the only order. What has not ended has the end `OPEN`.
-* A range of the journal can begin in the middle of things. A subscription that was not seen created began at seq 0,
-  and its first known setting holds back to there.
-* A seek begins a new epoch. The epoch of an event is the number of seeks of its subscription with smaller seq, and so
-  it counts from the start of the range.
+* A range of the journal can begin in the middle of things. A subscription that was not seen created began at
+  seq 0, and its first known setting holds back to there.
+* A seek begins a new epoch. The epoch of an event is the number of seeks of its subscription with smaller
+  seq, and so it counts from the start of the range.
 * A checkpoint repeats what is known already, so it counts only as the first word about a resource.
 """
 
@@ -118,8 +119,8 @@ class Subscription:
 class Epoch:
     """The time of a subscription between two seeks. From `target_us` on: of the seek that began it.
 
-    `lo_us` is the oldest publish time that it is owed by the clock. `kept_from_us` and `kept_after_id` say which
-    finished messages that seek could bring back, see `keeps`.
+    `lo_us` is the oldest publish time that it is owed by the clock. `kept_from_us` and `kept_after_id` say
+    which finished messages that seek could bring back, see `keeps`.
     """
 
     sub_id: int
@@ -202,7 +203,7 @@ class Dimensions:
 
     @classmethod
     def from_rows(cls, rows: Iterable[Mapping[str, Any]]) -> Dimensions:
-        """`rows`: events with the fields of `COLUMNS`, in any order; events about messages are passed over."""
+        """`rows`: events with the fields of `COLUMNS`, in any order; those about messages are passed over."""
         reader = _Reader()
         for row in sorted(rows, key=lambda row: row["seq"]):
             reader.read(row)

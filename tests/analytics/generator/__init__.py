@@ -1,0 +1,1 @@
+"""Synthetic journals: `Builder` for a dozen events by hand, `write` for millions by chance."""

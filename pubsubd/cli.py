@@ -25,6 +25,7 @@ from pubsubd.settings import (
     LOOPBACK_V4,
     LOOPBACK_V6,
     PORT_DEFAULT,
+    Sealing,
     Settings,
     Started,
     StartupError,
@@ -258,6 +259,38 @@ In each of them a bad id never undoes a good one. The server never chooses by cl
     help="Record every publish, delivery, ack and expiry, in the commit that makes it true.",
 )
 @_option(
+    "--journal-dir",
+    heading="What is kept",
+    type=click.Path(file_okay=False, path_type=Path),
+    show_default="journal, in the data directory",
+    help="Where the journal is sealed into Parquet segments, for `python -m analytics`; needs the extra "
+    "pubsubd[analytics].",
+)
+@_option(
+    "--seal-seconds",
+    heading="What is kept",
+    type=click.FloatRange(min=0),
+    default=60,
+    show_default=True,
+    help="Seal events once they are so old. 0: only when there are many, at the end, and when asked.",
+)
+@_option(
+    "--seal-events",
+    heading="What is kept",
+    type=click.IntRange(min=1),
+    default=1_000_000,
+    show_default=True,
+    help="Seal events once there are so many.",
+)
+@_option(
+    "--journal-keep-hours",
+    heading="What is kept",
+    type=click.IntRange(min=0),
+    default=168,
+    show_default=True,
+    help="How long segments stay; whole hours go. 0: for ever.",
+)
+@_option(
     "--ack-batch-policy",
     heading="How it answers",
     type=click.Choice(["omit", "confirm", "abort"]),
@@ -341,9 +374,13 @@ def _in_memory(ctx: click.Context) -> bool:
 def _data_dir(ctx: click.Context) -> Path | None:
     if _in_memory(ctx):
         return None
-    # Absolute, so that the banner says where the data lies to somebody who stands elsewhere. The environment
-    # reaches us without a shell's help with `~`.
-    return (ctx.params["data_dir"] or default_data_dir()).expanduser().absolute()
+    return _absolute(ctx.params["data_dir"] or default_data_dir())
+
+
+def _absolute(path: Path | None) -> Path | None:
+    """So that the banner says where it lies to somebody who stands elsewhere. The environment reaches us
+    without a shell's help with `~`."""
+    return None if path is None else path.expanduser().absolute()
 
 
 def settings_of(ctx: click.Context) -> Settings:
@@ -364,6 +401,10 @@ def settings_of(ctx: click.Context) -> Settings:
         durability=ctx.params["durability"],
         ack_batch_policy=ctx.params["ack_batch_policy"],
         journal=journal == "on",
+        journal_dir=_absolute(ctx.params["journal_dir"]),
+        sealing=Sealing(
+            ctx.params["seal_events"], ctx.params["seal_seconds"], ctx.params["journal_keep_hours"]
+        ),
         log_level=ctx.params["log_level"],
         log_format=ctx.params["log_format"],
         admin_port=ctx.params["admin"],
@@ -394,7 +435,8 @@ def banner(settings: Settings, started: Started) -> str:
     else:
         plain = f"(durability: {settings.durability}: {_DURABILITY_PLAIN[settings.durability]})"
         lines.append(f"  data       {click.format_filename(settings.data_dir)} {plain}")
-    lines.append(f"  journal    {'on' if settings.journal else 'off'}")
+    sealed = f", sealed into {click.format_filename(started.journal_dir)}" if started.journal_dir else ""
+    lines.append(f"  journal    {'on' if settings.journal else 'off'}{sealed}")
     if started.admin_port is not None:
         lines.append(f"  admin      {LOOPBACK_V4}:{started.admin_port}")
     lines += ["", f"  export PUBSUB_EMULATOR_HOST={dial(started.hosts, started.port)}"]

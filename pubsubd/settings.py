@@ -44,6 +44,15 @@ def default_data_dir() -> Path:
 
 
 @dataclass(frozen=True, slots=True)
+class Sealing:
+    """When the tail of the journal becomes segments, and how long they stay."""
+
+    events: int = 1_000_000  # as soon as there are so many
+    seconds: float = 60.0  # as soon as the oldest is so old; 0: only when there are many, or when asked
+    keep_hours: int = 168  # 0: for ever
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """Everything that can be set; each field is an option of `pubsubd serve`, explained in its `--help`."""
 
@@ -54,6 +63,8 @@ class Settings:
     durability: Durability = "process"
     ack_batch_policy: AckBatchPolicy = "omit"
     journal: bool = True
+    journal_dir: Path | None = None  # None: `journal` in the data directory
+    sealing: Sealing = field(default_factory=Sealing)
     log_level: LogLevel = "info"
     log_format: LogFormat = "text"
     admin_port: int | None = None  # None: no admin service; 0 picks a free port
@@ -66,6 +77,7 @@ class Started:
     port: int
     hosts: tuple[str, ...]
     admin_port: int | None = None
+    journal_dir: Path | None = None  # where segments go; None if none are written
 
 
 class StartupError(Exception):

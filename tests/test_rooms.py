@@ -67,6 +67,10 @@ ROOMS = {
     # Neither knows what the broker is made of, and storage not what a journal record is.
     "journal": shell("eod", "model", never={"grpc"}),
     "storage": shell("model", "settings", never={"grpc"}),
+    # A process of its own: reads what the server has committed and never writes to it.
+    "roll": shell(
+        "broker", "eod", "journal", "model", "storage", "wire", never={"grpc", "aiosqlite", "asyncio"}
+    ),
     "server": shell("engine", "eod", "logs", "model", "settings", "wire", never=DATABASES),
     "settings": shell(never=WORLD - {"pathlib", "platformdirs", "socket"}),
     "logs": shell("settings", never={"grpc"}),
@@ -80,7 +84,10 @@ ROOMS = {
 INTERFACES = {"server": frozenset({"broker"})}
 
 # The one place where a server is put together out of its parts.
-COMPOSITION = {"pubsubd.server.run": frozenset({"broker", "eod", "flow", "journal", "storage"})}
+COMPOSITION = {
+    "pubsubd.server.run": frozenset({"broker", "eod", "flow", "journal", "storage"}),
+    "pubsubd.server.sealing": frozenset({"journal"}),
+}
 
 
 # --- reading -----------------------------------------------------------------------------------------------

@@ -472,9 +472,8 @@ class Broker:
         self._resting.pop(subscription, None)
         subscription.timer_us = None
         self.ledger.now.subscriptions[subscription.sub_id] = None
-        self._config(
-            "subscription", change, subscription.resource, topic.topic_id, subscription.sub_id, now_us
-        )
+        why, topic_id = {"change": change}, topic.topic_id
+        self._config(why, "subscription", subscription.resource, topic_id, subscription.sub_id, now_us)
         self._close_consumers(subscription, errors.not_found(subscription.name))
         self._drop_if_unused(topic)
         self._trim(topic, now_us)
@@ -1089,23 +1088,39 @@ class Broker:
 
     def _topic_changed(self, topic: Topic, change: str, now_us: int) -> None:
         self.ledger.now.topics[topic.topic_id] = topic.row()
-        self._config("topic", change, topic.resource, topic.topic_id, 0, now_us)
+        self._config({"change": change}, "topic", topic.resource, topic.topic_id, 0, now_us)
 
     def _subscription_changed(self, subscription: Subscription, change: str, now_us: int) -> None:
         self.ledger.now.subscriptions[subscription.sub_id] = subscription.row()
         topic_id = subscription.topic.topic_id
-        self._config("subscription", change, subscription.resource, topic_id, subscription.sub_id, now_us)
+        self._config(
+            {"change": change}, "subscription", subscription.resource, topic_id, subscription.sub_id, now_us
+        )
 
     def _snapshot_changed(self, snapshot: Snapshot, change: str, now_us: int, sub_id: int = 0) -> None:
         """`sub_id`: of which subscription it was taken, so that the journal tells what it holds."""
         self.ledger.now.snapshots[snapshot.snapshot_id] = snapshot.row()
-        self._config("snapshot", change, snapshot.resource, snapshot.topic.topic_id, sub_id, now_us)
+        topic_id = snapshot.topic.topic_id
+        self._config({"change": change}, "snapshot", snapshot.resource, topic_id, sub_id, now_us)
 
-    def _config(self, what: str, change: str, resource: Any, topic_id: int, sub_id: int, now_us: int) -> None:
+    def repeat_config(self, now_us: int) -> None:
+        """Every live resource as it is, for readers of a journal who begin here."""
+        for topic in self._topics.values():
+            self._config({"checkpoint": True}, "topic", topic.resource, topic.topic_id, 0, now_us)
+        for sub in self._subscriptions.values():
+            topic_id = sub.topic.topic_id
+            self._config({"checkpoint": True}, "subscription", sub.resource, topic_id, sub.sub_id, now_us)
+        for snapshot in self._snapshots.values():
+            topic_id = snapshot.topic.topic_id
+            self._config({"checkpoint": True}, "snapshot", snapshot.resource, topic_id, 0, now_us)
+
+    def _config(
+        self, why: Mapping[str, Any], what: str, resource: Any, topic_id: int, sub_id: int, now_us: int
+    ) -> None:
         if self.ledger.journal:
             whole = json_format.MessageToDict(resource, preserving_proto_field_name=True)
             event = Event(now_us, Kind.CONFIG, topic_id, sub_id)
-            self.ledger.event(event, {"change": change, what: whole})
+            self.ledger.event(event, {**why, what: whole})
 
     def _stream_opened(self, consumer: Consumer) -> None:
         self._stream_event(consumer, 0, 0, consumer.opened_us, consumer.opened_as)

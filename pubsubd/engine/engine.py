@@ -52,6 +52,7 @@ _TIMER_SLACK_US = 5_000
 _PROBE_SECONDS_MIN = 0.1
 _PROBE_SECONDS_MAX = 1.0
 _EVERY_ID = 2**62
+_HOUR_US = 3_600_000_000
 
 
 class NotSettled(PubsubError):
@@ -66,6 +67,10 @@ class TooSlow(NotSettled):
 
 class Damaged(Exception):
     """What storage holds makes no sense."""
+
+
+def _end_of_hour(now_us: int) -> int:
+    return (now_us // _HOUR_US + 1) * _HOUR_US
 
 
 @contextlib.contextmanager
@@ -138,6 +143,9 @@ class Engine:
         self._in_command = asyncio.Event()
         self._untold: list[Callable[[], None]] = []  # what the next broker is told first
         self._journal = Journal(0, (), journal_bytes_max)
+        self._sealed_seq = 0
+        self._tail_grew: Callable[[int, int], None] = lambda events, since_us: None
+        self._hour_ends_us = 0
         self._wake = asyncio.Event()
         self._gathering = _Waiters()
         self._flying: _Waiters | None = None
@@ -156,24 +164,26 @@ class Engine:
 
     # -- life ---------------------------------------------------------------------------------------------
 
-    async def start(self, version: str) -> None:
-        """Restore the broker and commit the start.
+    async def start(self, version: str, sealed_seq: int = 0) -> None:
+        """Restore the broker and commit the start; the journal up to `sealed_seq` is in segments.
 
         Raises:
             StorageFailed: the database can be read but not written, or not read.
             Damaged: what it holds makes no sense.
         """
         loaded = await self._store.load()
+        self._sealed_seq = sealed_seq
         with _damage():
             broker = self._restored(loaded)
             self._clock = self._make_clock(broker.newest_us)
+            self._hour_ends_us = _end_of_hour(broker.newest_us)
             broker.started(version, self._store.was_clean, self.now_us())
             if not self._journal_on:
                 # A number that no event gets: whoever switches the journal on again will see that some are
                 # missing.
                 self._journal.last_seq += 1
-            elif self._journal.tail_ends_at < self._journal.last_seq:
-                missing = Event(self.now_us(), Kind.GAP, aux=self._journal.tail_ends_at + 1)
+            elif self._journal.ends_at < self._journal.last_seq:
+                missing = Event(self.now_us(), Kind.GAP, aux=self._journal.ends_at + 1)
                 broker.ledger.event(missing, {"last": self._journal.last_seq})
             # A number that is no number of ours may be met only when it is written again.
             commit = self._commit(broker, broker.take_effects(), checkpoint=True)
@@ -228,6 +238,7 @@ class Engine:
                     await self._in_command.wait()
             except TimeoutError:
                 raise NotSettled("storage cannot be read at present") from None
+        self._begin_hour(self._broker)
         return self._broker
 
     async def settled(self) -> None:
@@ -309,6 +320,18 @@ class Engine:
     def journal_seq(self) -> int:
         return self._journal.last_seq
 
+    def watch_tail(self, grew: Callable[[int, int], None]) -> None:
+        """After each commit `grew(events, since_us)` hears how many events are in no segment, and since when
+        the oldest of them has been there."""
+        self._tail_grew = grew
+        grew(self._journal.unsealed, self._journal.unsealed_since_us)
+
+    def sealed(self, seq: int) -> None:
+        """The journal up to `seq` is in segments: the next commits delete it from the tail."""
+        self._sealed_seq = max(self._sealed_seq, seq)
+        self._journal.sealed(seq)
+        self.poke()
+
     # -- the loop -----------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
@@ -334,6 +357,7 @@ class Engine:
     async def _turn(self) -> None:
         broker = self._broker
         now_us = self.now_us()
+        self._begin_hour(broker)
         if not self._probe_seconds:
             broker.advance_to(now_us)
             broker.pump(now_us, self._commit_us)
@@ -343,7 +367,7 @@ class Engine:
             self._pumped = _Waiters()
         effects = broker.take_effects()
         waiters, self._gathering = self._gathering, _Waiters()
-        if not (effects.must_commit() or self._store.has_rows_to_trim or self._probe_seconds):
+        if not (effects.must_commit() or self._has_rows_to_remove() or self._probe_seconds):
             self._say(effects, waiters)
             self._set_timer(broker)
             if broker.is_stepping:
@@ -372,8 +396,19 @@ class Engine:
             broker.trimmed(oldest_us, self.now_us())
         self._say(effects, waiters)
         self._set_timer(broker)
-        if self._store.has_rows_to_trim or broker.has_work():
+        self._tail_grew(self._journal.unsealed, self._journal.unsealed_since_us)
+        if self._has_rows_to_remove() or broker.has_work():
             self.poke()
+
+    def _has_rows_to_remove(self) -> bool:
+        return self._store.has_rows_to_trim or self._journal.has_sealed_rows
+
+    def _begin_hour(self, broker: Broker) -> None:
+        """A segment ends with its hour, and readers of the next one find all resources at its beginning."""
+        now_us = self.now_us()
+        if now_us >= self._hour_ends_us:
+            self._hour_ends_us = _end_of_hour(now_us)
+            broker.repeat_config(now_us)
 
     def _commit(
         self, broker: Broker, effects: Effects, checkpoint: bool = False, clean: bool = False
@@ -381,6 +416,7 @@ class Engine:
         """Shape effects into rows."""
         now_us = self.now_us()
         append = self._journal.append(effects.events, effects.details, now_us)
+        drop_through_seq = append.drop_through_seq if append else 0
         counters = broker.counters(self._journal.last_seq, now_us)
         oplog_bytes_max = max(limits.OPLOG_BYTES_MAX, 4 * self._checkpoint_bytes)
         if checkpoint or self._oplog_bytes > oplog_bytes_max:
@@ -408,7 +444,7 @@ class Engine:
             endings_kept_from_us=now_us - limits.ENDING_KEPT_US,
             journal=append.row if append else None,
             journal_details=append.details if append else (),
-            journal_drop_through=append.drop_through_seq if append else 0,
+            journal_drop_through=max(drop_through_seq, self._journal.forget_sealed()),
             trims=dict(effects.trims),
             clean=clean,
         )
@@ -454,6 +490,7 @@ class Engine:
         with _damage():
             broker = self._restored(loaded)
         broker.adopt(old, [effects, on_top])
+        self._hour_ends_us = 0  # what was repeated for this hour may be lost
         self._set_broker(broker)
         untold, self._untold = self._untold, []
         for tell in untold:
@@ -478,7 +515,12 @@ class Engine:
         broker = Broker.restore(saved, self._store.secret, self._store.boot, self._journal_on)
         self._oplog_bytes = sum(map(len, loaded.oplog))
         self._journal = Journal(
-            broker.journal_seq, loaded.journal_rows, self._journal_bytes_max, self._journal.told
+            broker.journal_seq,
+            loaded.journal_rows,
+            self._journal_bytes_max,
+            self._journal.told,
+            self._sealed_seq,
+            self.now_us(),
         )
         return broker
 

@@ -324,3 +324,7 @@ def unordered_snapshot() -> FailedPrecondition:
         "The snapshot was taken from a subscription without message ordering, "
         "so a subscription with message ordering cannot seek to it."
     )
+
+
+def cannot_seal(reason: str) -> FailedPrecondition:
+    return FailedPrecondition(f"The journal cannot be sealed: {reason}.")

@@ -1,4 +1,4 @@
-"""The admin service, proto/pubsubd/admin/v1: hooks for tests, on loopback and off by default."""
+"""The admin service, proto/pubsubd/admin/v1: hooks for tests and analytics, on loopback, off by default."""
 
 from __future__ import annotations
 
@@ -10,21 +10,26 @@ from pubsubd.broker import Subscription
 from pubsubd.engine.engine import Engine
 from pubsubd.model import errors
 from pubsubd.server.calls import Context, parse, unary
+from pubsubd.server.sealing import CannotSeal, Sealer
 from pubsubd.wire import admin_pb
 
 SERVICE = "pubsubd.admin.v1.Admin"
 
 
 class Admin:
-    def __init__(self, engine: Engine, inject: Callable[[int, int, int, float], None]) -> None:
+    def __init__(
+        self, engine: Engine, inject: Callable[[int, int, int, float], None], sealer: Sealer | None
+    ) -> None:
         """`inject(fault, commits, skip, stall_seconds)` arms a fault of the storage."""
         self._engine = engine
         self._inject = inject
+        self._sealer = sealer
 
     def handler(self) -> grpc.GenericRpcHandler:
         table = {
             "InjectCommitFault": unary(self._inject_commit_fault),
             "GetState": unary(self._get_state),
+            "Seal": unary(self._seal),
         }
         return grpc.method_handlers_generic_handler(SERVICE, table)
 
@@ -51,6 +56,18 @@ class Admin:
                 if request.subscription in ("", subscription.name)
             ],
         )
+        serialised: bytes = response.SerializeToString()
+        return serialised
+
+    async def _seal(self, data: bytes, context: Context) -> bytes:
+        request = parse(admin_pb.SealRequest, data)
+        if self._sealer is None:
+            raise errors.cannot_seal("the journal is off")
+        try:
+            sealed = await self._sealer.seal(request.backlog)
+        except CannotSeal as error:
+            raise errors.cannot_seal(str(error)) from error
+        response = admin_pb.SealResponse(last_seq=sealed.last_seq, backlog=sealed.backlog or "")
         serialised: bytes = response.SerializeToString()
         return serialised
 

@@ -7,7 +7,9 @@ import gc
 import logging
 import os
 import signal
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import grpc
@@ -21,6 +23,7 @@ from pubsubd.logs import configure
 from pubsubd.model import limits
 from pubsubd.server.admin import SERVICE as ADMIN_SERVICE
 from pubsubd.server.admin import Admin
+from pubsubd.server.sealing import Place, Sealer, prepare
 from pubsubd.server.service import Service
 from pubsubd.settings import LOOPBACK_V4, Durability, Settings, Started, StartupError
 from pubsubd.storage.store import StorageFailed, Store, Unusable
@@ -64,35 +67,62 @@ async def run(settings: Settings, announce: Callable[[Started], None]) -> str:
     """
     configure(settings.log_level, settings.log_format)
     stop = _stop_signal()
-    lock = _lock(settings.data_dir, settings.durability)
-    try:
-        store = await _open(settings)
+    with _database_dir(settings) as data_dir:
+        lock = _lock(data_dir, settings.durability)
         try:
-            return await _serve(settings, store, announce, stop)
+            store = await _open(data_dir, settings.durability)
+            try:
+                return await _serve(settings, data_dir, store, announce, stop)
+            finally:
+                await store.close()
         finally:
-            await store.close()
-    finally:
-        if lock is not None:
-            lock.release()
+            if lock is not None:
+                lock.release()
+
+
+@contextmanager
+def _database_dir(settings: Settings) -> Iterator[Path | None]:
+    """Where the database is; None: in memory. Another process has to be able to read a journal, so with one
+    it is in a temporary directory, which goes at the end; segments stay."""
+    if settings.data_dir is not None or not settings.journal:
+        yield settings.data_dir
+        return
+    with tempfile.TemporaryDirectory(prefix="pubsubd-") as directory:
+        yield Path(directory)
+
+
+def _journal_place(settings: Settings, data_dir: Path | None, store: Store) -> Place | None:
+    if not settings.journal or data_dir is None:
+        return None
+    journal_dir = settings.journal_dir
+    if journal_dir is None and settings.data_dir is None:
+        journal_dir = Path(tempfile.mkdtemp(prefix="pubsubd-journal-"))
+    return prepare(data_dir, journal_dir or data_dir / "journal", store.secret)
 
 
 async def _serve(
-    settings: Settings, store: Store, announce: Callable[[Started], None], stop: asyncio.Event
+    settings: Settings,
+    data_dir: Path | None,
+    store: Store,
+    announce: Callable[[Started], None],
+    stop: asyncio.Event,
 ) -> str:
     engine = Engine(store, settings.journal)
+    place = _journal_place(settings, data_dir, store)
     try:
-        await engine.start(__version__)
+        await engine.start(__version__, place.sealed_seq if place else 0)
     except StorageFailed as failure:
         raise StartupError(f"the database {store.path} cannot be used: {failure}") from failure
     except Damaged as failure:
         raise StartupError(f"the database {store.path} is damaged: {failure}") from failure
+    sealer = Sealer(engine, place, settings.sealing) if place else None
     service = Service(engine, settings.ack_batch_policy)
     server = grpc.aio.server(options=_OPTIONS)
     _never_stopped.append(server)
     server.add_generic_rpc_handlers(tuple(service.handlers()))
     healths = _add_health_and_reflection(server)
     admin = grpc.aio.server(options=_OPTIONS)
-    admin.add_generic_rpc_handlers((Admin(engine, store.faults.inject).handler(),))
+    admin.add_generic_rpc_handlers((Admin(engine, store.faults.inject, sealer).handler(),))
     try:
         port = _bind(server, settings.hosts, settings.port)
         admin_port = None
@@ -107,14 +137,19 @@ async def _serve(
         _never_stopped.remove(server)
         await server.stop(None)
         await admin.stop(None)
+        if sealer is not None:
+            await sealer.close(last=False)
         await engine.stop()
         raise
-    announce(Started(port, settings.hosts, admin_port))
+    segments = place.journal_dir if place and place.refusal is None else None
+    announce(Started(port, settings.hosts, admin_port, segments))
     await _until(stop, engine)
     await healths.enter_graceful_shutdown()
     await service.close()
     left = await engine.stop()
     await service.answered()
+    if sealer is not None:
+        await sealer.close(last=True)
     return _farewell(left)
 
 
@@ -166,9 +201,9 @@ def _lock(directory: Path | None, durability: Durability) -> FileLock | None:
     return lock
 
 
-async def _open(settings: Settings) -> Store:
+async def _open(data_dir: Path | None, durability: Durability) -> Store:
     try:
-        return await Store.open(settings.data_dir, settings.durability)
+        return await Store.open(data_dir, durability)
     except Unusable as error:
         raise StartupError(str(error)) from error
 

@@ -89,3 +89,21 @@ class GetStateResponse(Message):
     commits: int
     journal_seq: int
     now_us: int
+
+class SealRequest(Message):
+    def __init__(
+        self,
+        *,
+        backlog: bool | None = ...,
+    ) -> None: ...
+    backlog: bool
+
+class SealResponse(Message):
+    def __init__(
+        self,
+        *,
+        last_seq: int | None = ...,
+        backlog: str | None = ...,
+    ) -> None: ...
+    last_seq: int
+    backlog: str

@@ -387,6 +387,7 @@ class Replayer:
 
     def _config(self, record: Record, detail: Any) -> None:
         if detail.get("checkpoint"):
+            self._config_repeated(record, detail)
             return
         for what, apply in (
             ("topic", self._topic_changed),
@@ -397,6 +398,22 @@ class Replayer:
                 apply(record, detail["change"], detail[what])
                 return
         self.problem(record, f"detail is {detail}")
+
+    def _config_repeated(self, record: Record, detail: Any) -> None:
+        """A resource is told again, and has to be as it was told before."""
+        sub = self.subscriptions.get(record.sub_id)
+        same = (
+            ("topic" in detail and self.topics.get(record.topic_id) == detail["topic"]["name"])
+            or ("snapshot" in detail and detail["snapshot"]["name"] in self.snapshots)
+            or (
+                sub is not None
+                and not sub.deleted
+                and sub.name == detail["subscription"]["name"]
+                and sub.settings == Settings.of(detail["subscription"])
+            )
+        )
+        if not same:
+            self.problem(record, f"what is repeated was told otherwise: {detail}")
 
     def _topic_changed(self, record: Record, change: str, resource: Mapping[str, Any]) -> None:
         topic_id = record.topic_id
@@ -754,9 +771,7 @@ class Replayer:
         later = self._published_since(sub.topic_id, record.aux)
         kept, after_id = detail["retain_acked"], detail["kept_after_id"]
         return {
-            m
-            for m in later
-            if m in sub.unacked or (kept and m > after_id and self._ts_us(m) >= kept_from_us)
+            m for m in later if m in sub.unacked or (kept and m > after_id and self._ts_us(m) >= kept_from_us)
         }
 
     def _sought_by_snapshot(self, record: Record, sub: Subscription, detail: Any) -> set[int] | None:

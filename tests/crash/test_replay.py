@@ -70,6 +70,20 @@ def test_detachment_drops_everything(journal: Journal) -> None:
     assert (subscription.unacked, subscription.leases, subscription.waiting) == (set(), {}, {})
 
 
+def test_resources_that_are_told_again_as_they_are(journal: Journal) -> None:
+    journal.add(CONFIG, 1, topic_id=TOPIC, detail={"checkpoint": True, "topic": {"name": "t"}})
+    detail = {"checkpoint": True, "subscription": journal.settings}
+    journal.add(CONFIG, 1, topic_id=TOPIC, sub_id=SUB, detail=detail)
+    assert journal.problems == []
+
+
+@pytest.mark.parametrize("change", [{"enable_message_ordering": True}, {"name": "another"}])
+def test_a_resource_that_is_told_again_and_otherwise(journal: Journal, change: dict[str, Any]) -> None:
+    detail = {"checkpoint": True, "subscription": {**journal.settings, **change}}
+    journal.add(CONFIG, 1, topic_id=TOPIC, sub_id=SUB, detail=detail)
+    assert journal.problems == [f"what is repeated was told otherwise: {detail}"]
+
+
 def test_a_missing_event(journal: Journal) -> None:
     journal.add(PUBLISH, 0, seq=journal.next_seq + 1, topic_id=TOPIC, message_id=2)
     assert journal.problems == ["follows 5"]

@@ -123,8 +123,9 @@ async def running(store: FakeStore | None = None, **options: Any) -> AsyncIterat
     """A started engine with a topic and a subscription, if its store is new."""
     store = store or FakeStore()
     new = not store.oplog
+    sealed_seq = options.pop("sealed_seq", 0)
     engine = Engine(store, options.pop("journal", True), clock=VirtualClock, **options)
-    await engine.start("0.0.0")
+    await engine.start("0.0.0", sealed_seq)
     found = Running(store, engine)
     try:
         if new:

@@ -190,3 +190,94 @@ def test_a_reader_knows_what_it_does_not_see(records_max: int, sizes: list[int])
         assert sorted(lost | set(tail.seqs)) == list(range(1, tail.journal.last_seq + 1))
         assert not lost & set(tail.seqs)
         assert tail.bytes <= tail.bytes_max or tail.seqs == [seq for seq, _ in unpack(append.row)]
+
+
+# --- what is sealed ----------------------------------------------------------------------------------------
+
+
+def filled(rows: int, *, bytes_max: int = 1 << 20, sealed_seq: int = 0) -> Journal:
+    """A journal that finds `rows` rows of two events each."""
+    found = [(1 + 2 * at, 2, 2 * RECORD.size) for at in range(rows)]
+    return Journal(2 * rows, found, bytes_max, sealed_seq=sealed_seq, now_us=NOW_US)
+
+
+def test_rows_that_are_sealed_go_with_the_next_commit() -> None:
+    journal = filled(5)
+    assert not journal.has_sealed_rows
+
+    journal.sealed(6)
+
+    assert journal.has_sealed_rows
+    assert journal.forget_sealed() == 6
+    assert not journal.has_sealed_rows
+    assert journal.forget_sealed() == 0
+
+
+def test_a_row_that_is_sealed_in_part_stays_until_it_is_sealed_whole() -> None:
+    journal = filled(5)
+
+    journal.sealed(7)
+
+    assert journal.forget_sealed() == 6
+    assert journal.unsealed == 3
+    journal.sealed(8)
+    assert journal.forget_sealed() == 8
+
+
+def test_a_commit_deletes_only_so_much_as_does_not_hold_it_up() -> None:
+    million = 1024**2
+    journal = Journal(20, [(1 + at, 1, million) for at in range(20)], 1 << 40)
+
+    journal.sealed(20)
+
+    steps = []
+    while through_seq := journal.forget_sealed():
+        steps.append(through_seq)
+    assert steps == [4, 8, 12, 16, 20]
+
+
+def test_what_was_sealed_before_the_start_goes_with_the_start() -> None:
+    journal = filled(5, sealed_seq=4)
+
+    assert journal.forget_sealed() == 4
+    assert journal.unsealed == 6
+
+
+def test_numbers_that_are_only_in_segments_are_not_missing() -> None:
+    assert Journal(100, (), 1 << 20, sealed_seq=100).ends_at == 100
+    assert Journal(100, (), 1 << 20, sealed_seq=90).ends_at == 90
+    assert filled(5, sealed_seq=4).ends_at == 10
+
+
+def test_it_tells_how_much_is_unsealed_and_since_when() -> None:
+    journal = filled(2)
+    assert (journal.unsealed, journal.unsealed_since_us) == (4, NOW_US)
+
+    journal.append(acks(1), [], NOW_US + 5)
+    journal.sealed(4)
+    assert (journal.unsealed, journal.unsealed_since_us) == (1, NOW_US + 5)
+
+    journal.sealed(5)
+    assert (journal.unsealed, journal.unsealed_since_us) == (0, 0)
+
+
+def test_sealed_rows_make_room_before_anything_is_lost() -> None:
+    journal = filled(5, bytes_max=10 * RECORD.size)
+    journal.sealed(4)
+
+    append = journal.append(acks(2), [], NOW_US)
+
+    assert append is not None
+    assert append.drop_through_seq == 4
+    assert gaps(append) == []
+
+
+def test_a_gap_names_only_what_is_in_no_segment() -> None:
+    journal = filled(5, bytes_max=10 * RECORD.size + GAP_DETAIL_BYTES)
+    journal.sealed(3)
+
+    append = journal.append(acks(5), [], NOW_US)
+
+    # Rows 1 and 2 go, and row 3 too for the five events and the GAP; number 3 is in a segment.
+    assert append is not None
+    assert gaps(append) == [(4, append.drop_through_seq)]

@@ -286,6 +286,9 @@ class Changes:
     def changed(self, record: Record, told: Mapping[str, Any]) -> None:
         for kind in ("topic", "subscription", "snapshot"):
             if (resource := told.get(kind)) is not None:
+                if told.get("checkpoint"):
+                    self._repeated(kind, resource)
+                    continue
                 change, name = told["change"], resource["name"]
                 if change in ("deleted", "expired"):
                     self.resources.pop((kind, name), None)
@@ -293,6 +296,12 @@ class Changes:
                     self.resources[kind, name] = resource
                 if change != "expired":
                     self._asked.recorded((kind, change, name), record)
+
+    def _repeated(self, kind: str, resource: Any) -> None:
+        """Each hour of the journal begins with every resource as it is."""
+        told = self.resources.get((kind, resource["name"]))
+        if told != resource:
+            raise Broken("I10", f"repeated as {resource}, and told before as {told}")
 
     def sought(self, record: Record, subscription: str, snapshot: str) -> None:
         self._asked.recorded(("seek", subscription, snapshot or record.aux), record)

@@ -69,6 +69,8 @@ class SimDisk:
         self.chunks: dict[int, dict[int, tuple[int, bytes]]] = {}
         self.rows: list[JournalRow] = []
         self.details: dict[int, str] = {}
+        self.sealed_seq = 0  # the journal up to here is in segments
+        self.rows_sealed = 0  # of those, rows that have left the tail
 
     def open(self) -> tuple[int, bool, list[int]]:
         """A process opens it: its number, whether the one before ended in order, and topics left behind."""
@@ -116,8 +118,18 @@ class SimDisk:
             self.rows.append(commit.journal)
         self.details.update(commit.journal_details)
         if through := commit.journal_drop_through:
-            self.rows = [row for row in self.rows if row[0] > through]
+            assert through <= self.sealed_seq, "what is in no segment is kept"
+            rows = [row for row in self.rows if row[0] > through]
+            self.rows_sealed += len(self.rows) - len(rows)
+            self.rows = rows
             self.details = {seq: text for seq, text in self.details.items() if seq > through}
+
+    def seal(self, chance: Random) -> int:
+        """What a roller does, as far as it comes: it can end within a row. Returns what it would say."""
+        if self.rows:
+            first_seq, n, _, _ = self.rows[-1]
+            self.sealed_seq = chance.randint(self.sealed_seq, max(self.sealed_seq, first_seq + n - 1))
+        return self.sealed_seq
 
     def _trim(self, trims: dict[int, tuple[int, int]]) -> dict[int, int | None]:
         trimmed: dict[int, int | None] = {}

@@ -128,7 +128,7 @@ class Server:
         )
         engine = Engine(store, True, self._plan.journal_bytes, self._clock)
         try:
-            await engine.start("sim")
+            await engine.start("sim", self._disk.sealed_seq)
         except StorageFailed as failure:
             return f"did not start: {failure}"
         service = Service(engine, self._plan.policy, lambda: f"unique-{next(self._uniques)}")
@@ -138,7 +138,9 @@ class Server:
         self.up.set()
         assert self._stop is not None
         stopping = asyncio.create_task(self._stop.wait())
+        sealing = asyncio.create_task(self._keep_sealing(engine))
         await asyncio.wait([stopping, engine.loop_task], return_when=asyncio.FIRST_COMPLETED)
+        sealing.cancel()
         if engine.loop_task.done():
             engine.loop_task.result()
         self.up.clear()
@@ -147,6 +149,14 @@ class Server:
         await service.answered()
         await store.close()
         return "stopped in order"
+
+    async def _keep_sealing(self, engine: Engine) -> None:
+        """What rollers do beside the server. One that is killed in time has sealed and said nothing."""
+        while True:
+            await asyncio.sleep(self._chance.uniform(1, 120))
+            sealed_seq = self._disk.seal(self._chance)
+            if self._chance.random() < 0.8:
+                engine.sealed(sealed_seq)
 
     def _die(self, fate: Fate) -> None:
         self._host.fault(fate.value)

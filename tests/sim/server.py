@@ -152,10 +152,12 @@ class Server:
 
     async def _keep_sealing(self, engine: Engine) -> None:
         """What rollers do beside the server. One that is killed in time has sealed and said nothing."""
+        # Chance of its own, so that a history is the same with and without it.
+        chance = Random(f"{self._plan.operations} {self.boots}")
         while True:
-            await asyncio.sleep(self._chance.uniform(1, 120))
-            sealed_seq = self._disk.seal(self._chance)
-            if self._chance.random() < 0.8:
+            await asyncio.sleep(chance.uniform(1, 120))
+            sealed_seq = self._disk.seal(chance)
+            if chance.random() < 0.8:
                 engine.sealed(sealed_seq)
 
     def _die(self, fate: Fate) -> None:

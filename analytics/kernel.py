@@ -1,0 +1,806 @@
+"""Every lease of every message, replayed with array operations: the facts, and what breaks a promise.
+
+Theory of operation. The events of one message on one subscription, in the order of seq, are a small state
+machine (see `State`). A loop over them in Python would cost a hundred times what reading them costs, so all
+messages of a partition are replayed at once. They lie one after the other, and nearly every question about "the
+state before this event" is "which was the last event of such a kind before me, within my message": the running
+maximum of the row numbers where that kind occurs (`_last`).
+
+Three things happen to a message without an event of its own, and become rows of their own (`Step`):
+
+* A seek to a time. For a message that was published before it, it acknowledges the message, brings it back, or
+  leaves it as it is; which of the three follows from the publish time and from what was kept.
+* A seek to a snapshot. The journal does not say which messages the snapshot holds.
+* A bulk drop, unless the message is leased or has ended already. Only the first one after each event can matter.
+
+So state is never cut at a seek: a lease runs on across it, and the epoch is a mere number on the row.
+
+Rules of the file: numpy only, since this runs wherever Spark has workers; a pure function of arrays, whatever
+their order; a journal may hold anything, so nothing here trusts that events make sense. How grave a finding is, and
+for whom, is decided by the audit. What the server promised is in `Rules`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from analytics import keys
+from analytics.keys import Ints
+from analytics.layout import Kind, Result
+from analytics.tables import CODES
+
+if TYPE_CHECKING:
+    from analytics.dimensions import Dimensions
+
+Bools = npt.NDArray[np.bool_]
+
+#: Of Kind, what is replayed; of these, what names a generation of a client's (0: an unknown ack id).
+REPLAYED = (
+    Kind.DELIVER, Kind.EXTEND, Kind.NACK, Kind.ACK, Kind.EXPIRE, Kind.DEADLETTER, Kind.DROP, Kind.FILTERED,
+    Kind.RESET,
+)  # fmt: skip
+JUDGED = (Kind.EXTEND, Kind.NACK, Kind.ACK)
+
+NEVER = np.int64(2**63 - 1)  # a seq after all others
+
+
+class Step(IntEnum):
+    """What happens to a message without an event of its own; continues Kind."""
+
+    ACKNOWLEDGED = 16  # by a seek to a later time
+    BROUGHT_BACK = 17  # by a seek to an earlier time, if it had ended
+    LEFT = 18  # by a seek to an earlier time, and it is not kept
+    SNAPSHOT = 19  # a seek to a snapshot
+    DROPPED = 20  # published before the cut-off of a bulk drop
+
+
+class State(IntEnum):
+    """Of a message on a subscription."""
+
+    NONE = 0  # not delivered yet
+    LEASED = 1
+    EXPIRED = 2
+    NACKED = 3
+    RESET = 4  # the lease is void although its deadline has not passed
+    RESTORED = 5  # a seek brought it back; ids of earlier leases are dead
+    ACKED = 6
+    GONE = 7  # to the dead letter topic
+    PURGED = 8  # acknowledged by a seek, or dropped
+
+
+def _table(entries: Mapping[tuple[int, int | None], int], otherwise: int) -> npt.NDArray[np.int8]:
+    """A value for each kind and result; result None: whatever it is."""
+    table = np.full((32, 8), otherwise, np.int8)
+    for (kind, result), value in entries.items():
+        if result is None:
+            table[kind, :] = value
+        else:
+            table[kind, result] = value
+    return table.ravel()
+
+
+_SAME = -1
+#: The state after an event, from kind and answer alone. Seeks and bulk drops depend on the state before.
+_STATE_AFTER = _table(
+    {
+        (Kind.DELIVER, None): State.LEASED,
+        (Kind.EXPIRE, None): State.EXPIRED,
+        (Kind.NACK, Result.OK): State.NACKED,
+        (Kind.RESET, None): State.RESET,
+        (Kind.ACK, Result.OK): State.ACKED,
+        (Kind.DEADLETTER, None): State.GONE,
+        (Kind.DROP, None): State.PURGED,
+    },
+    _SAME,
+)
+
+
+class _What(IntEnum):
+    """Kind and answer in one small number."""
+
+    OTHER = 0
+    DELIVER = 1
+    EXTEND_OK = 2
+    NACK_OK = 3
+    ACK_OK = 4
+    EXPIRE = 5
+    RESET = 6
+    ACK_FAILED = 7
+    LEFT_FOR_GOOD = 8  # forwarded, dropped
+    FILTERED = 9
+
+
+_WHAT = _table(
+    {
+        (Kind.DELIVER, None): _What.DELIVER,
+        (Kind.EXTEND, Result.OK): _What.EXTEND_OK,
+        (Kind.NACK, Result.OK): _What.NACK_OK,
+        **{(Kind.ACK, answer): _What.ACK_FAILED for answer in range(Result.PERMANENT, 8)},
+        (Kind.ACK, Result.OK): _What.ACK_OK,
+        (Kind.EXPIRE, None): _What.EXPIRE,
+        (Kind.RESET, None): _What.RESET,
+        (Kind.DEADLETTER, None): _What.LEFT_FOR_GOOD,
+        (Kind.DROP, None): _What.LEFT_FOR_GOOD,
+        (Kind.FILTERED, None): _What.FILTERED,
+    },
+    _What.OTHER,
+)
+
+
+def _is_one_of(size: int, members: tuple[int, ...]) -> Bools:
+    found = np.zeros(size, np.bool_)
+    found[list(members)] = True
+    return found
+
+
+_TELLS_PUB_US = _is_one_of(32, (Kind.DELIVER, Kind.FILTERED, Kind.DEADLETTER, Kind.DROP))
+_IS_JUDGED = _is_one_of(32, JUDGED)
+_HAS_ENDED = _is_one_of(9, (State.ACKED, State.GONE, State.PURGED))
+
+_AFTER_ACK, _AFTER_SEEK, _EARLY_REDELIVERY, _EARLY_EXPIRE, _REJECTED, _ACCEPTED, _REPEATED = (
+    CODES.index(code)
+    for code in (
+        "G1_delivered_after_ack", "G1_delivered_after_seek", "G2_early_redelivery", "G2_early_expire",
+        "G3_valid_rejected", "G3_invalid_accepted", "G3_repeat_accepted",
+    )
+)  # fmt: skip
+
+
+# -- what was promised ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PerSubscription:
+    """Rows of several subscriptions one after the other, ascending in seq within each."""
+
+    sub_id: Ints  # each subscription once, ascending
+    start: Ints  # its first row; one more entry than sub_id
+    seq: Ints
+
+    @classmethod
+    def of(cls, rows: Mapping[int, list[tuple[int, ...]]]) -> Self:
+        """`rows`: by sub_id, tuples in the order of the fields from seq on."""
+        rows = {sub_id: rows[sub_id] for sub_id in sorted(rows) if rows[sub_id]}
+        flat = [one for several in rows.values() for one in several]
+        names = [field.name for field in fields(cls)][2:]
+        table = np.array(flat, np.int64).reshape(len(flat), len(names))
+        start = np.cumsum([0, *map(len, rows.values())])
+        columns = {name: table[:, at].copy() for at, name in enumerate(names)}
+        return cls(sub_id=np.array(list(rows), np.int64), start=start, **columns)
+
+    def spans(self, sub_id: Ints) -> tuple[Ints, Ints]:
+        """First row and end for each of `sub_id`; an empty span where there is none."""
+        if not len(self.sub_id):
+            nothing = np.zeros(len(sub_id), np.int64)
+            return nothing, nothing
+        at = np.minimum(np.searchsorted(self.sub_id, sub_id), len(self.sub_id) - 1)
+        known = self.sub_id[at] == sub_id
+        return np.where(known, self.start[at], 0), np.where(known, self.start[at + 1], 0)
+
+
+@dataclass(frozen=True)
+class Settings(PerSubscription):
+    exactly_once: Ints
+
+    def is_exactly_once(self, sub_id: Ints, seq: Ints) -> Bools:
+        """Whether exactly-once delivery was on. The first known setting holds for all that is before it."""
+        low, high = self.spans(sub_id)
+        known = high > low
+        at = np.maximum(_first_above(self.seq, low, high, seq) - 1, low)
+        found = np.zeros(len(seq), np.bool_)
+        found[known] = self.exactly_once[at[known]] != 0
+        return found
+
+
+@dataclass(frozen=True)
+class Seeks(PerSubscription):
+    ts_us: Ints
+    epoch: Ints
+    target_us: Ints
+    lo_us: Ints
+    kept_from_us: Ints  # NEVER: nothing is kept
+    kept_after_id: Ints
+    is_snapshot: Ints
+
+
+@dataclass(frozen=True)
+class Drops(PerSubscription):
+    ts_us: Ints
+    epoch: Ints
+    cutoff_us: Ints
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What the kernel must know of subscriptions, as arrays that are cheap to send to every worker."""
+
+    settings: Settings
+    seeks: Seeks
+    drops: Drops
+    created_us: Mapping[int, int]  # by sub_id, where it was seen created
+    tolerance_us: int = 0  # so much too early is not worth a word
+    first_message_id: int = 0  # of the messages published in the range; earlier ones are known in part
+
+    @classmethod
+    def of(cls, dimensions: Dimensions, tolerance_us: int = 0, first_message_id: int = 0) -> Rules:
+        sought = {sub_id: dimensions.seeks(sub_id) for sub_id in dimensions.epochs}
+        seqs = {sub_id: np.array([one.start_seq for one in seeks]) for sub_id, seeks in sought.items()}
+        return cls(
+            settings=Settings.of(
+                {
+                    sub_id: [(one.seq, one.exactly_once) for one in known.settings]
+                    for sub_id, known in dimensions.subscriptions.items()
+                }
+            ),
+            seeks=Seeks.of(
+                {
+                    sub_id: [
+                        (one.start_seq, one.start_us, one.epoch, one.target_us, one.lo_us,
+                         one.kept_from_us if one.retain_acked else int(NEVER), one.kept_after_id, one.is_snapshot)
+                        for one in seeks
+                    ]
+                    for sub_id, seeks in sought.items()
+                }
+            ),
+            drops=Drops.of(
+                {
+                    sub_id: [
+                        (one.seq, one.ts_us, int(np.searchsorted(seqs.get(sub_id, []), one.seq)), one.cutoff_us)
+                        for one in drops
+                    ]
+                    for sub_id, drops in dimensions.drops.items()
+                }
+            ),
+            created_us={
+                sub_id: known.start_us for sub_id, known in dimensions.subscriptions.items() if known.start_us
+            },
+            tolerance_us=tolerance_us,
+            first_message_id=first_message_id,
+        )  # fmt: skip
+
+    def created(self, sub_id: Ints) -> Ints:
+        """When each subscription was created; 0: before the range."""
+        known, which = np.unique(sub_id, return_inverse=True)
+        return np.array([self.created_us.get(int(one), 0) for one in known], np.int64)[which]
+
+
+# -- what comes out ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """The table `facts` as arrays, ascending in message, subscription and epoch.
+
+    In the columns of `NULLABLE`, 0 means none. The findings of row i are those from `v_start[i]` to
+    `v_start[i + 1]` of v_kind (index in CODES) and v_seq, in the order of seq.
+    """
+
+    columns: Mapping[str, npt.NDArray[Any]]
+    v_start: Ints
+    v_kind: Ints
+    v_seq: Ints
+
+    def __len__(self) -> int:
+        return len(self.v_start) - 1
+
+    def rows(self) -> list[dict[str, Any]]:
+        """As dictionaries, by subscription, message and epoch: for tests and for a look."""
+        lists = {name: column.tolist() for name, column in self.columns.items()}
+        rows = []
+        for at in range(len(self)):
+            row = {
+                name: None if name in NULLABLE and not column[at] else column[at]
+                for name, column in lists.items()
+            }
+            found = slice(self.v_start[at], self.v_start[at + 1])
+            rows.append({**row, "v_kind": self.v_kind[found].tolist(), "v_seq": self.v_seq[found].tolist()})
+        return sorted(rows, key=lambda row: (row["sub_id"], row["message_id"], row["epoch"]))
+
+
+#: Columns of facts that are null where there is none.
+NULLABLE = ("pub_us", "first_seq", "first_us", "last_us", "ack_us", "gone_us")
+
+
+# -- rows, sorted -----------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Messages:
+    """A message on a subscription; its rows are from `start` to `end`."""
+
+    message_id: Ints
+    sub_id: Ints
+    pub_us: Ints  # 0: not known
+    okey: Ints
+    start: Ints
+    end: Ints
+
+
+@dataclass(slots=True)
+class _Rows:
+    """Events by message, subscription and seq. `message`: which entry of _Messages."""
+
+    message: Ints
+    epoch: Ints
+    seq: Ints
+    ts_us: Ints
+    deadline_us: Ints
+    kind: Ints
+    result: Ints
+    generation: Ints
+    attempt: Ints
+
+    def inserted(self, positions: Ints, **columns: Ints) -> _Rows:
+        """With further rows, each before the row at its position; what is not given of them is 0."""
+        merged = {}
+        for field in fields(self):
+            old = getattr(self, field.name)
+            merged[field.name] = np.insert(old, positions, columns.get(field.name, 0))
+        return _Rows(**merged)
+
+
+def _order_of(message_keys: tuple[Ints, ...], seq: Ints) -> Ints:
+    """Sorts by message, subscription and seq."""
+    if len(message_keys) == 1 and len(seq):
+        # Two sorts of one number each take a quarter of the time of one sort by two columns.
+        (key,) = message_keys
+        order = np.argsort(key)
+        ascending = key[order]
+        number = np.cumsum(ascending[1:] != ascending[:-1], dtype=np.int64)
+        seq_min, seq_max = int(seq.min()), int(seq.max())
+        seq_bits = (seq_max - seq_min).bit_length()
+        count = int(number[-1]) if len(number) else 0
+        if count.bit_length() + seq_bits <= 63:
+            place = seq[order] - seq_min
+            place[1:] |= number << seq_bits
+            return order[np.argsort(place)]
+    return np.lexsort((seq, *reversed(message_keys)))
+
+
+def _sorted(columns: Mapping[str, Ints]) -> tuple[_Rows, _Messages]:
+    message_keys = keys.message_keys(columns)
+    order = _order_of(message_keys, columns["seq"])
+    ascending = tuple(key[order] for key in message_keys)
+    is_first = np.ones(len(order), np.bool_)
+    if len(order):
+        is_first[1:] = np.logical_or.reduce([key[1:] != key[:-1] for key in ascending])
+    start = np.flatnonzero(is_first)
+    message_id, sub_id = keys.message_and_sub_ids(tuple(key[start] for key in ascending))
+    del ascending
+    kind, result, generation, attempt = keys.unpack_meta(columns["meta"][order])
+    rows = _Rows(
+        message=np.cumsum(is_first, dtype=np.int32) - np.int32(1),
+        epoch=keys.epochs(columns)[order],
+        seq=columns["seq"][order],
+        ts_us=columns["ts_us"][order],
+        deadline_us=columns["deadline_us"][order],
+        kind=kind,
+        result=result,
+        generation=generation,
+        attempt=attempt,
+    )
+    ref_ts_us, okey = columns["ref_ts_us"][order], columns["okey"][order]
+    return rows, _Messages(
+        message_id=message_id,
+        sub_id=sub_id,
+        pub_us=_first_of_each(ref_ts_us, _TELLS_PUB_US[kind] & (ref_ts_us != 0), start),
+        okey=_first_of_each(okey, okey != 0, start),
+        start=start,
+        end=np.append(start[1:], len(order)),
+    )
+
+
+def _first_of_each(values: Ints, mask: Bools, start: Ints) -> Ints:
+    """Of each message the first value where `mask` holds, else 0."""
+    if not len(start):
+        return values[:0]
+    size = len(values)
+    first = np.minimum.reduceat(np.where(mask, np.arange(size), size), start)
+    return np.append(values, 0)[first]
+
+
+# -- seeks and bulk drops become rows ---------------------------------------------------------------------
+
+
+def _first_above(values: Ints, low: Ints, high: Ints, than: Ints) -> Ints:
+    """For each i the first place in values[low[i]:high[i]], ascending there, with a value > than[i]; else high[i]."""
+    low, high = low.copy(), high.copy()
+    while (searching := low < high).any():
+        middle = (low + high) >> 1
+        above = values[np.minimum(middle, len(values) - 1)] > than
+        high = np.where(searching & above, middle, high)
+        low = np.where(searching & ~above, middle + 1, low)
+    return high
+
+
+def _next_above(values: Ints, low: Ints, high: Ints, than: Ints) -> Ints:
+    """As `_first_above`, for values in any order: a table of maxima over 1, 2, 4... values is descended."""
+    maxima = [values]
+    while len(maxima[-1]) > 1 << (len(maxima) - 1):
+        step = 1 << (len(maxima) - 1)
+        maxima.append(np.maximum(maxima[-1][:-step], maxima[-1][step:]))
+    low = low.copy()
+    for level in reversed(range(len(maxima))):
+        fits = low + (1 << level) <= high
+        block = maxima[level][np.minimum(low, len(maxima[level]) - 1)]
+        low = np.where(fits & (block <= than), low + (1 << level), low)
+    return low
+
+
+def _with_seeks(rows: _Rows, messages: _Messages, rules: Rules) -> tuple[_Rows, _Messages]:
+    """A row for each seek between a message's publication and its last event."""
+    seeks = rules.seeks
+    low, high = seeks.spans(messages.sub_id)
+    low[messages.pub_us == 0] = high[messages.pub_us == 0]
+    (sought,) = np.nonzero(high > low)
+    if not len(sought):
+        return rows, messages
+    low, high = low[sought], high[sought]
+    start, end = messages.start[sought], messages.end[sought]
+    # Published before the seek: by the clock, or since it has an event before it.
+    by_clock = _first_above(seeks.ts_us, low, high, messages.pub_us[sought])
+    by_event = _first_above(seeks.seq, low, high, rows.seq[start])
+    high = _first_above(seeks.seq, low, high, rows.seq[end - 1])
+    low = np.minimum(by_clock, by_event)
+    count = np.maximum(high - low, 0)
+    which = np.repeat(np.arange(len(sought)), count)
+    seek = low[which] + np.arange(len(which)) - (np.cumsum(count) - count)[which]
+    message = sought[which]
+
+    pub_us = messages.pub_us[message]
+    is_kept = (pub_us >= seeks.kept_from_us[seek]) & (
+        messages.message_id[message] > seeks.kept_after_id[seek]
+    )
+    step = np.select(
+        [seeks.is_snapshot[seek] != 0, pub_us < seeks.target_us[seek], is_kept],
+        [Step.SNAPSHOT, Step.ACKNOWLEDGED, Step.BROUGHT_BACK],
+        Step.LEFT,
+    )
+    at = _first_above(rows.seq, start[which], end[which], seeks.seq[seek])
+    rows = rows.inserted(
+        at, message=message, epoch=seeks.epoch[seek], seq=seeks.seq[seek], ts_us=seeks.ts_us[seek], kind=step
+    )
+    return rows, _moved(messages, message)
+
+
+def _with_drops(rows: _Rows, messages: _Messages, rules: Rules) -> tuple[_Rows, _Messages]:
+    """A row for the first bulk drop that covers a message after each of its rows, and before the first."""
+    drops = rules.drops
+    low_of, high_of = drops.spans(messages.sub_id)
+    low_of[messages.pub_us == 0] = high_of[messages.pub_us == 0]
+    dropped = high_of > low_of
+    if not dropped.any():
+        return rows, messages
+    # A gap is before each row, and one after the last row of a message, up to the next seek.
+    (after,) = np.nonzero(dropped[rows.message])
+    message = rows.message[after]
+    is_first = messages.start[message] == after
+    low, high = low_of[message], high_of[message]
+    since = np.where(is_first, -1, rows.seq[np.maximum(after - 1, 0)])
+    gaps_low = _first_above(drops.seq, low, high, since)
+    gaps_high = _first_above(drops.seq, low, high, rows.seq[after])
+
+    (last,) = np.nonzero(dropped)
+    last_seq = rows.seq[messages.end[last] - 1]
+    seek_low, seek_high = rules.seeks.spans(messages.sub_id[last])
+    next_seek = _first_above(rules.seeks.seq, seek_low, seek_high, last_seq)
+    until = np.full(len(last), NEVER)
+    has_next = next_seek < seek_high
+    until[has_next] = rules.seeks.seq[next_seek[has_next]]
+    tail_low = _first_above(drops.seq, low_of[last], high_of[last], last_seq)
+    tail_high = _first_above(drops.seq, low_of[last], high_of[last], until)
+
+    position = np.concatenate([after, messages.end[last]])
+    message = np.concatenate([message, last])
+    low, high = np.concatenate([gaps_low, tail_low]), np.concatenate([gaps_high, tail_high])
+    # A detachment drops everything, and its cut-off lies just ahead of it.
+    cutoff_us = np.minimum(drops.cutoff_us, drops.ts_us + 1)
+    drop = _next_above(cutoff_us, low, high, messages.pub_us[message])
+    found = drop < high
+    position, message, drop = position[found], message[found], drop[found]
+    order = np.argsort(position * 2 + (position == messages.start[message]), kind="stable")
+    position, message, drop = position[order], message[order], drop[order]
+    rows = rows.inserted(
+        position,
+        message=message,
+        epoch=drops.epoch[drop],
+        seq=drops.seq[drop],
+        ts_us=drops.ts_us[drop],
+        kind=np.full(len(drop), Step.DROPPED),
+    )
+    return rows, _moved(messages, message)
+
+
+def _moved(messages: _Messages, inserted: Ints) -> _Messages:
+    """After rows were inserted, each into the message named."""
+    more = np.cumsum(np.bincount(inserted, minlength=len(messages.start)))
+    end = messages.end + more
+    return replace(messages, start=np.concatenate([np.zeros(1, end.dtype), end[:-1]]), end=end)
+
+
+# -- the replay -------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Before:
+    """Per row, what was so just before it: row numbers are -1 where there was none in the message."""
+
+    state: Ints
+    deliver: Ints  # the last DELIVER
+    lease: Ints  # the last event that set the lease's end
+    ack: Ints  # the last ACK that took effect
+    sought: Ints  # the last seek that acknowledged the message
+    undone: Ints  # the last seek that undid acks
+    snapshot: Ints  # the last seek to a snapshot
+
+
+def _last(mask: Bools, first: Ints) -> Ints:
+    """Per row the last row up to it, of the same message, where `mask` holds; else -1."""
+    numbers = np.where(mask, np.arange(len(mask), dtype=np.int32), np.int32(-1))
+    np.maximum.accumulate(numbers, out=numbers)
+    numbers[numbers < first] = -1
+    return numbers
+
+
+def _shifted(values: Ints, is_first: Bools, nothing: int) -> Ints:
+    """Per row the value of the row before it, `nothing` for the first row of a message."""
+    before = np.empty_like(values)
+    before[1:] = values[:-1]
+    before[is_first] = nothing
+    return before
+
+
+def _states(rows: _Rows, first: Ints, has_steps: bool) -> Ints:
+    """The state after each row."""
+    after = _STATE_AFTER[_kind_and_result(rows)]
+    setter = _last(after != _SAME, first)
+    state = np.where(setter >= 0, after[setter], State.NONE).astype(np.int8)
+    if not has_steps:
+        return state
+    # Since the event that set the state: seeks that acknowledge (A) or bring back (B), and drops (D). Which of
+    # them has an effect depends on what they find: A on all but what is acked, B on what has ended, D on what
+    # has not ended and is not leased. After the first that has one, the last of all three decides: nothing
+    # comes after an effect that finds it in a way to pass over, except a repetition.
+    away = _last(rows.kind == Step.ACKNOWLEDGED, first)
+    back = _last((rows.kind == Step.BROUGHT_BACK) | (rows.kind == Step.SNAPSHOT), first)
+    dropped = _last(rows.kind == Step.DROPPED, first)
+    first_effect = np.select(
+        [state == State.LEASED, state == State.ACKED, (state == State.GONE) | (state == State.PURGED)],
+        [away, back, np.maximum(away, back)],
+        np.maximum(away, dropped),
+    )
+    ended = np.where(back > np.maximum(away, dropped), State.RESTORED, State.PURGED)
+    return np.where(first_effect > setter, ended, state).astype(np.int8)
+
+
+def _kind_and_result(rows: _Rows) -> Ints:
+    return rows.kind.astype(np.int16) * np.int16(8) + rows.result
+
+
+def replay(columns: Mapping[str, Ints], rules: Rules) -> Replayed:
+    """Facts and findings of all events given, which must include all events of each message that occurs.
+
+    `columns`: either the columns of the journal, `epoch` among them, or what `keys` makes of them; in any
+    order. Events that are not replayed (of other kinds, or of no message, or about an unknown ack id) may be
+    among the former.
+    """
+    if "meta" not in columns:
+        columns = _packed(columns)
+    rows, messages = _sorted(columns)
+    del columns
+    rows, messages = _with_seeks(rows, messages, rules)
+    rows, messages = _with_drops(rows, messages, rules)
+    first = messages.start.astype(np.int32)[rows.message]
+    is_first = np.zeros(len(first), np.bool_)
+    is_first[messages.start] = True
+    what = _WHAT[_kind_and_result(rows)]
+    has_steps = bool((rows.kind >= min(Step)).any())
+    state = _states(rows, first, has_steps)
+    before = _before(rows, what, state, first, is_first, has_steps)
+    found_rows, found_codes = _findings(rows, messages, rules, before)
+    return _facts(rows, messages, rules, what, state, before, first, found_rows, found_codes)
+
+
+def _packed(columns: Mapping[str, Ints]) -> dict[str, Ints]:
+    kind = np.asarray(columns["kind"])
+    named = (np.asarray(columns["generation"]) != 0) | ~_IS_JUDGED[kind]
+    wanted = np.isin(kind, REPLAYED) & (np.asarray(columns["message_id"]) != 0) & named
+    picked = {name: np.asarray(values, np.int64)[wanted] for name, values in columns.items()}
+    largest = {name: int(picked[name].max(initial=0)) for name in ("message_id", "sub_id", "epoch")}
+    shape = keys.shape_of(largest["message_id"], largest["sub_id"], largest["epoch"])
+    return keys.pack_arrays(picked, shape)
+
+
+def _before(rows: _Rows, what: Ints, state: Ints, first: Ints, is_first: Bools, has_steps: bool) -> _Before:
+    def last_before(mask: Bools) -> Ints:
+        return _shifted(_last(mask, first), is_first, -1)
+
+    never = np.broadcast_to(np.int32(-1), len(first))
+    kind = rows.kind
+    return _Before(
+        state=_shifted(state, is_first, State.NONE),
+        deliver=last_before(what == _What.DELIVER),
+        lease=last_before((what == _What.DELIVER) | (what == _What.EXTEND_OK)),
+        ack=last_before(what == _What.ACK_OK),
+        sought=last_before(kind == Step.ACKNOWLEDGED) if has_steps else never,
+        undone=last_before((kind == Step.BROUGHT_BACK) | (kind == Step.SNAPSHOT)) if has_steps else never,
+        snapshot=last_before(kind == Step.SNAPSHOT) if has_steps else never,
+    )
+
+
+def _findings(rows: _Rows, messages: _Messages, rules: Rules, before: _Before) -> tuple[Ints, Ints]:
+    """Rows that break G1, G2 or G3, and which: index in CODES. By row, then by code."""
+
+    def is_exactly_once(at: Ints) -> Bools:
+        return rules.settings.is_exactly_once(messages.sub_id[rows.message[at]], rows.seq[at])
+
+    def is_before_lease_end(at: Ints, tolerance_us: int = 0) -> Bools:
+        lease = before.lease[at]
+        # Compared without a difference, which numbers in a damaged journal could overflow.
+        return (lease >= 0) & (rows.ts_us[at] < rows.deadline_us[lease] - tolerance_us)
+
+    found: list[tuple[Ints, int]] = []
+    kind, result, state = rows.kind, rows.result, before.state
+
+    at = np.flatnonzero(kind == Kind.DELIVER)
+    was_acked = before.ack[at] > before.undone[at]
+    was_sought = before.sought[at] > before.undone[at]
+    found.append((at[was_acked], _AFTER_ACK))
+    found.append((at[was_sought & ~was_acked], _AFTER_SEEK))
+    at = at[(state[at] == State.LEASED) | (state[at] == State.RESET)]
+    at = at[is_before_lease_end(at, rules.tolerance_us)]
+    found.append((at[(state[at] == State.LEASED) | is_exactly_once(at)], _EARLY_REDELIVERY))
+
+    # What was delivered before the range cannot be judged until it is delivered in it.
+    is_known = (before.deliver >= 0) | (messages.message_id >= rules.first_message_id)[rows.message]
+    at = np.flatnonzero((kind == Kind.EXPIRE) & is_known & ((state == State.LEASED) | (state == State.RESET)))
+    found.append((at[is_before_lease_end(at, rules.tolerance_us)], _EARLY_EXPIRE))
+
+    # Nor what a snapshot left of a message, until it is delivered.
+    is_known &= before.snapshot <= before.deliver
+    at = np.flatnonzero(_IS_JUDGED[kind] & (result == Result.PERMANENT) & (state == State.LEASED) & is_known)
+    at = at[rows.generation[before.deliver[at]] == rows.generation[at]]
+    found.append((at[is_before_lease_end(at)], _REJECTED))
+
+    at = np.flatnonzero(_IS_JUDGED[kind] & (result == Result.OK) & is_known)
+    is_newest = (before.deliver[at] >= 0) & (rows.generation[before.deliver[at]] == rows.generation[at])
+    at = at[~(is_newest & _takes_effect(kind[at], state[at]))]
+    at = at[(kind[at] != Kind.ACK) | is_exactly_once(at)]
+    ack = before.ack[at]
+    is_repeated = (kind[at] == Kind.ACK) & (state[at] == State.ACKED)
+    is_repeated &= rows.generation[ack] == rows.generation[at]
+    found.append((at[is_repeated], _REPEATED))
+    found.append((at[~is_repeated], _ACCEPTED))
+
+    found_rows = np.concatenate([at for at, _ in found])
+    found_codes = np.concatenate([np.full(len(at), code, np.int8) for at, code in found])
+    order = np.lexsort((found_codes, found_rows))
+    return found_rows[order], found_codes[order]
+
+
+def _takes_effect(kind: Ints, state: Ints) -> Bools:
+    """Whether an operation on the newest generation may be answered OK."""
+    return (
+        (state == State.LEASED)
+        | ((kind == Kind.NACK) & (state == State.RESET))
+        | ((kind == Kind.ACK) & (state == State.PURGED))
+    )
+
+
+def _facts(
+    rows: _Rows,
+    messages: _Messages,
+    rules: Rules,
+    what: Ints,
+    state: Ints,
+    before: _Before,
+    first: Ints,
+    found_rows: Ints,
+    found_codes: Ints,
+) -> Replayed:
+    """One row per message, subscription and epoch in which something happened to it."""
+    begins = np.ones(len(first), np.bool_)
+    begins[1:] = (rows.message[1:] != rows.message[:-1]) | (rows.epoch[1:] != rows.epoch[:-1])
+    start = np.flatnonzero(begins)
+    group = np.cumsum(begins, dtype=np.int32) - np.int32(1)
+    size = len(start)
+    message = rows.message[start]
+
+    def of(code: int) -> Ints:
+        return np.flatnonzero(what == code)
+
+    def count(at: Ints) -> Ints:
+        return np.bincount(group[at], minlength=size).astype(np.int32)
+
+    def value_at(values: Ints, at: Ints) -> Ints:
+        """Per group the value at its first row among `at`, which ascends; else 0."""
+        out = np.zeros(size, values.dtype)
+        out[group[at[::-1]]] = values[at[::-1]]
+        return out
+
+    deliver = of(_What.DELIVER)
+    is_first_one = np.ones(len(deliver), np.bool_)
+    is_first_one[1:] = group[deliver[1:]] != group[deliver[:-1]]
+    is_collateral = before.state[deliver] == State.RESET
+    begun = deliver[(rows.generation[deliver] == 1) | (is_first_one & ~is_collateral)]
+    acked = of(_What.ACK_OK)
+    was_there = ~_HAS_ENDED[before.state] & (before.state != State.LEASED)
+    gone = np.flatnonzero((what >= _What.LEFT_FOR_GOOD) | ((rows.kind == Step.DROPPED) & was_there))
+    last_us = np.zeros(size, np.int64)
+    last_us[group[deliver]] = rows.ts_us[deliver]
+    violations = count(found_rows)
+    deliveries = count(deliver)
+    columns = {
+        "sub_id": messages.sub_id[message],
+        "message_id": messages.message_id[message],
+        "epoch": rows.epoch[start],
+        "pub_us": messages.pub_us[message],
+        "okey": messages.okey[message],
+        "first_seq": value_at(rows.seq, begun),
+        "first_us": value_at(rows.ts_us, begun),
+        "last_us": last_us,
+        "deliveries": deliveries,
+        "attempts": np.maximum.reduceat(rows.attempt, start) if size else rows.attempt,
+        "extends": count(of(_What.EXTEND_OK)),
+        "nacks": count(of(_What.NACK_OK)),
+        "expires": count(of(_What.EXPIRE)),
+        "resets": count(of(_What.RESET)),
+        "ack_fails": count(of(_What.ACK_FAILED)),
+        "acks": count(acked),
+        "ack_us": value_at(rows.ts_us, acked),
+        "gone_us": value_at(rows.ts_us, gone),
+        "owed": _owed(rows, messages, rules, what, state, first, start, deliveries),
+        "partial": messages.message_id[message] < rules.first_message_id,
+        "violations": violations,
+    }
+    # An epoch in which only seeks and drops happened has no row. No finding is among those.
+    real = np.zeros(size, np.bool_)
+    real[group[rows.kind < min(Step)]] = True
+    if not real.all():
+        columns = {name: column[real] for name, column in columns.items()}
+        violations = violations[real]
+    v_start = np.concatenate([np.zeros(1, np.int32), np.cumsum(violations, dtype=np.int32)])
+    return Replayed(columns, v_start, found_codes, rows.seq[found_rows])
+
+
+def _owed(
+    rows: _Rows,
+    messages: _Messages,
+    rules: Rules,
+    what: Ints,
+    state: Ints,
+    first: Ints,
+    start: Ints,
+    deliveries: Ints,
+) -> Bools:
+    """Whether the subscription owed the message in the epoch: it was open when the epoch began, or published later.
+
+    `start`: the first row of each message and epoch. If the epoch was begun by a seek, and the message was
+    published before that, then that row is the seek.
+    """
+    message = rows.message[start]
+    pub_us = messages.pub_us[message]
+    kind = rows.kind[start]
+    is_sought = (kind >= Step.ACKNOWLEDGED) & (kind <= Step.SNAPSHOT)
+    owed = pub_us != 0
+    was_created = pub_us >= rules.created(messages.sub_id)[message]
+    owed &= was_created | is_sought | (rows.epoch[start] > 0)
+    if is_sought.any():
+        brought_in = _last((rows.kind == Step.BROUGHT_BACK) | (rows.kind == Step.SNAPSHOT), first)[start] >= 0
+        owed &= ~is_sought | (~_HAS_ENDED[state[start]] & (was_created | brought_in))
+        at = np.flatnonzero(kind == Step.SNAPSHOT)
+        seek = np.zeros(len(start), np.int64)
+        low, _ = rules.seeks.spans(messages.sub_id[message[at]])
+        seek[at] = low + rows.epoch[start[at]] - 1
+        owed[at] = (pub_us[at] >= rules.seeks.lo_us[seek[at]]) | (deliveries[at] > 0)
+    filtered = what == _What.FILTERED
+    if filtered.any():
+        end = np.append(start[1:], len(first)) - 1
+        owed &= _last(filtered, first)[end] < 0
+    return owed

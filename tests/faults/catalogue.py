@@ -95,7 +95,7 @@ FAULTS = {
         "pubsubd.eod.ack_id",
         "if keyed.digest() != tag:",
         "if False:",
-        Histories("I4"),
+        Histories("I4 I5"),
     ),
     "foreign-id-accepted": _fault(
         "an ack id of a deleted subscription is taken for one of its successor",

@@ -1,16 +1,28 @@
-"""The Spark session of a command: local by default, a cluster by its master's address, or spark-submit's."""
+"""The Spark session of a command: local by default, a cluster by its master's address, or spark-submit's.
+
+An embedded session's JVM writes what it has to say into a file instead of the terminal; `log_tail` reads it when
+something went wrong. Under spark-submit everything but SQL settings is the caller's business.
+"""
 
 from __future__ import annotations
 
 import math
 import os
+import re
+import socket
 import sys
+import tempfile
+import threading
+import zipfile
 from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any
 
-from pyspark import SparkConf
+from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from analytics import jvm
+from analytics.errors import UsageError
 
 #: Wanted in every session, embedded, on a cluster and under spark-submit.
 SQL_SETTINGS = {
@@ -21,6 +33,16 @@ SQL_SETTINGS = {
     "spark.sql.files.maxPartitionBytes": "32m",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
 }
+PARTITIONS = "spark.sql.shuffle.partitions"
+_EVENTS_PER_PARTITION = 1_000_000
+_DRIVER_MEMORY_MAX = 8 << 30
+_REACH_MASTER_S = 10
+_FIRST_TASK_S = 90
+
+_MASTER = re.compile(r"local(\[.*\])?|local-cluster\[.*\]|spark://.+|yarn|k8s://.+")
+_HOST_PORT = re.compile(r"(?:https?://)?\[?([^\[\]/,]+?)\]?:(\d+)")
+
+_log: IO[bytes] | None = None
 
 
 def make_session(
@@ -28,8 +50,11 @@ def make_session(
 ) -> SparkSession:
     """The session of this process; `conf` wins over everything that is set here.
 
-    `events` is how many events will be read; it decides the number of shuffle partitions. A session that the
-    process has already (a notebook's, a test's) is used as it is, with `conf` applied to it.
+    `events` is how many events will be read, if that is known yet, see `scale`. A session that the process has
+    already (a notebook's, a test's) is used as it is, with `conf` applied to it.
+
+    Raises:
+        UsageError: no Java was found or it does not start, or the master cannot be reached.
     """
     chosen = dict(conf or {})
     active = SparkSession.getActiveSession()
@@ -37,24 +62,191 @@ def make_session(
         for key, value in chosen.items():
             active.conf.set(key, value)
         return active
-    wanted = dict(SQL_SETTINGS)
-    wanted["spark.sql.shuffle.partitions"] = str(
-        max(2 * (os.cpu_count() or 1), math.ceil((events or 0) / 1_000_000))
-    )
     if "PYSPARK_GATEWAY_PORT" in os.environ:
-        given = SparkConf()
-        wanted = {key: value for key, value in wanted.items() if not given.contains(key)}
+        session = _submitted(chosen)
     else:
-        jvm.find()
-        os.environ["PYSPARK_PYTHON"] = sys.executable
+        session = _embedded(chosen.pop("spark.master", None) or master or "local[*]", chosen)
+    scale(session, events or 0, chosen)
+    return session
+
+
+def scale(session: SparkSession, events: int, conf: Mapping[str, str] | None = None) -> None:
+    """Choose the number of shuffle partitions for a number of events, unless the caller has chosen one."""
+    given = session.sparkContext.getConf().contains(PARTITIONS) or PARTITIONS in (conf or {})
+    if not given:
+        cores = session.sparkContext.defaultParallelism
+        session.conf.set(PARTITIONS, str(max(2 * cores, math.ceil(events / _EVENTS_PER_PARTITION))))
+
+
+def _submitted(chosen: Mapping[str, str]) -> SparkSession:
+    given = SparkConf()
+    wanted = {key: value for key, value in SQL_SETTINGS.items() if not given.contains(key)}
+    return SparkSession.builder.config(map={**wanted, **chosen}).getOrCreate()
+
+
+def _embedded(master: str, chosen: Mapping[str, str]) -> SparkSession:
+    is_local = master.startswith("local")
+    jvm.find()
+    if not is_local:
+        check_master(master)
+    wanted = dict(SQL_SETTINGS)
+    wanted |= {
+        "spark.master": master,
+        "spark.app.name": "pubsubd analytics",
+        "spark.log.level": "ERROR",
+        "spark.sql.catalogImplementation": "in-memory",
+    }
+    if is_local or _is_loopback(master):
+        wanted |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    if is_local:
         wanted |= {
-            "spark.master": master or "local[*]",
-            "spark.driver.host": "127.0.0.1",
-            "spark.driver.bindAddress": "127.0.0.1",
             "spark.ui.enabled": "false",
             "spark.ui.showConsoleProgress": "false",
-            "spark.log.level": "ERROR",
+            "spark.driver.memory": f"{driver_memory() >> 20}m",
         }
-    session = SparkSession.builder.config(map=wanted | chosen).getOrCreate()
-    session.sparkContext.setLogLevel("ERROR")
+    wanted |= chosen
+    # Without it the workers run whatever python3 is on the PATH.
+    os.environ["PYSPARK_PYTHON"] = wanted.get("spark.pyspark.python", sys.executable)
+    if is_local:
+        # Workers are children of the JVM and shall find this package as this process did.
+        os.environ["PYTHONPATH"] = os.pathsep.join(
+            filter(None, [str(_package().parent), os.environ.get("PYTHONPATH")])
+        )
+    settings = SparkConf(loadDefaults=False).setAll(list(wanted.items()))
+    try:
+        context = SparkContext(conf=settings, gateway=_gateway(settings))
+    except UsageError:
+        raise
+    except Exception as error:
+        raise UsageError(_why_no_session(master, error)) from error
+    session = SparkSession(context)
+    if not is_local:
+        _try_executors(session, master)
     return session
+
+
+def _gateway(settings: SparkConf) -> Any:
+    """The JVM of this process; a new one writes into a file."""
+    global _log
+    if SparkContext._gateway is not None:
+        return SparkContext._gateway
+    from pyspark.errors import PySparkRuntimeError
+    from pyspark.java_gateway import launch_gateway
+
+    _log = tempfile.NamedTemporaryFile(prefix="pubsubd-spark-", suffix=".log")  # noqa: SIM115
+    try:
+        return launch_gateway(settings, {"stdout": _log, "stderr": _log})
+    except PySparkRuntimeError as error:
+        lines = [line for line in log_tail().splitlines() if line.strip()]
+        raise UsageError(f"Java did not start: {lines[-1] if lines else error}.") from error
+
+
+def log_tail(lines: int = 200) -> str:
+    """The last that the JVM of an embedded session wrote."""
+    if _log is None:
+        return ""
+    text = Path(_log.name).read_text(encoding="utf-8", errors="replace")
+    return "\n".join(text.splitlines()[-lines:])
+
+
+def driver_memory() -> int:
+    """Bytes for the JVM: half of what this process may use, at most 8 GiB."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            memory = min(memory, int(Path(limit).read_text()))
+        except (OSError, ValueError):  # no such limit, or "max"
+            continue
+    return max(min(memory // 2, _DRIVER_MEMORY_MAX), 512 << 20)
+
+
+def check_master(master: str) -> None:
+    """Refuse an address that is none, and one where nobody listens: Spark itself would try for a minute.
+
+    Raises:
+        UsageError
+    """
+    if not _MASTER.fullmatch(master):
+        raise UsageError(f"{master} is not an address of a Spark master, such as spark://host:7077 or local[2].")
+    addresses = _HOST_PORT.findall(master.partition("://")[2])
+    if master.startswith("spark://") and not addresses:
+        raise UsageError(f"{master} names no host and port, as in spark://host:7077.")
+    problems = []
+    for host, port in addresses:
+        try:
+            socket.create_connection((host, int(port)), _REACH_MASTER_S).close()
+            return
+        except (OSError, OverflowError) as error:
+            problems.append(f"{host}:{port}: {getattr(error, 'strerror', None) or error}")
+    if problems:
+        raise UsageError(f"The Spark master {master} cannot be reached ({'; '.join(problems)}).")
+
+
+def _is_loopback(master: str) -> bool:
+    hosts = [host for host, _ in _HOST_PORT.findall(master.partition("://")[2])]
+    return bool(hosts) and all(host in ("localhost", "::1") or host.startswith("127.") for host in hosts)
+
+
+def _why_no_session(master: str, error: Exception) -> str:
+    said = str(error)
+    if "All masters are unresponsive" in said or "stopped SparkContext" in said:
+        return f"The Spark master {master} does not answer; is that the address of a master of Spark 4?"
+    first = next((line for line in said.splitlines() if line.strip() and "An error occurred" not in line), said)
+    return f"Spark did not start with master {master}: {re.sub(r'^:? ?[a-z]+(?:[.][A-Za-z]+)+: ', '', first)}"
+
+
+def _package() -> Path:
+    return Path(__file__).parent
+
+
+def package_zip(target: Path) -> Path:
+    """This package as a zip that executors can import."""
+    package = _package()
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as bundle:
+        for file in sorted(package.rglob("*")):
+            if file.is_file() and "__pycache__" not in file.parts:
+                bundle.write(file, file.relative_to(package.parent))
+    return target
+
+
+def _probe(_: Any) -> list[str]:
+    """Runs on an executor: what it lacks."""
+    import importlib.util
+
+    wanted = ("numpy", "pyarrow", "pandas", "analytics")
+    return [name for name in wanted if importlib.util.find_spec(name) is None]
+
+
+def _try_executors(session: SparkSession, master: str) -> None:
+    """Send the package along and run a first task, so that a cluster without workers is told and not waited for."""
+    context = session.sparkContext
+    folder = Path(tempfile.mkdtemp(prefix="pubsubd-analytics-"))
+    bundle = package_zip(folder / "analytics.zip")
+    context.addPyFile(str(bundle))
+    answer: list[Any] = []
+
+    def ask() -> None:
+        try:
+            answer.append(context.parallelize([0], 1).mapPartitions(_probe).collect())
+        except Exception as error:
+            answer.append(error)
+
+    asking = threading.Thread(target=ask, name="first task", daemon=True)
+    asking.start()
+    asking.join(_FIRST_TASK_S)
+    if not answer:
+        session.stop()
+        raise UsageError(
+            f"{master} gave no executor within {_FIRST_TASK_S} s: are there workers, with cores and memory left?"
+        )
+    if isinstance(answer[0], Exception):
+        session.stop()
+        raise UsageError(f"No Python program runs on the executors of {master}: {_first_line(answer[0])}")
+    if answer[0]:
+        session.stop()
+        raise UsageError(f"Python on the executors of {master} lacks {', '.join(answer[0])}.")
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return next((line for line in lines if "Error" in line), lines[0] if lines else type(error).__name__)

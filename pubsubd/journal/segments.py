@@ -11,12 +11,18 @@ from __future__ import annotations
 
 import os
 import re
+from hashlib import blake2b
 from pathlib import Path
 
 SEGMENTS = "segments"
 BACKLOG = "backlog"
 _OWNER = "_server"
 _SEGMENT = re.compile(r"seg-(\d{16})-(\d{16})\.parquet")
+
+
+def server_id(secret: bytes) -> str:
+    """Which database a journal belongs to, in 16 hex digits from which nobody learns its secret."""
+    return blake2b(secret, digest_size=8).hexdigest()
 
 
 def segment_name(first_seq: int, last_seq: int) -> str:

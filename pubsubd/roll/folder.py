@@ -12,7 +12,6 @@ import os
 import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from hashlib import blake2b
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -56,11 +55,6 @@ class Hour(NamedTuple):
 
 
 # -- what is there ------------------------------------------------------------------------------------------
-
-
-def server_id(secret: bytes) -> str:
-    """What the files of a server are known by: 16 hex digits, from which nobody learns its secret."""
-    return blake2b(secret, digest_size=8).hexdigest()
 
 
 def hours(journal: Path) -> list[Hour]:

@@ -96,7 +96,7 @@ class _Roller:
         Raises:
             RollFailed: the segments are of another database, or of another past of this one.
         """
-        self._server = folder.server_id(database.secret)
+        self._server = segments.server_id(database.secret)
         newest = folder.newest_segment(self._journal)
         owner = segments.owner(self._journal)
         if owner is None and newest is not None:
@@ -121,7 +121,10 @@ class _Roller:
         return newest.last_seq
 
     def _seal_batch(self, batch: Batch) -> None:
-        events = events_of([row.data for row in batch.rows], batch.first_seq)
+        try:
+            events = events_of(batch.rows, batch.first_seq)
+        except ValueError as error:
+            raise RollFailed(f"the journal is damaged at {error}") from error
         for part in parts(events, batch.details):
             self._write_segment(part)
 

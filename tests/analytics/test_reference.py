@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from analytics.dimensions import Dimensions
+from analytics.layout import COLUMNS
 from tests.analytics import reference
 from tests.analytics.generator.builder import Builder
 from tests.analytics.scenarios import SCENARIOS, US, Expected, Row, dimensions_of, journal, leased, rows_of
@@ -22,7 +24,22 @@ def by_reference(events: list[Row], dimensions: Dimensions, **options: int) -> l
     return reference.replay(events, dimensions, **options)
 
 
-IMPLEMENTATIONS: dict[str, Replay] = {"reference": by_reference}
+def by_kernel(
+    events: list[Row], dimensions: Dimensions, *, tolerance_us: int = 0, first_message_id: int = 0
+) -> list[Row]:
+    np = pytest.importorskip("numpy")
+    from analytics.kernel import replay
+    from analytics.rules import Rules
+
+    begun = {sub_id: [one.start_seq for one in epochs[1:]] for sub_id, epochs in dimensions.epochs.items()}
+    names = [column.name for column in COLUMNS if column.name != "detail"]
+    columns = {name: np.array([event[name] for event in events], np.int64) for name in names}
+    epochs = [bisect_left(begun.get(event["sub_id"], []), event["seq"]) for event in events]
+    columns["epoch"] = np.array(epochs, np.int64)
+    return replay(columns, Rules.of(dimensions, tolerance_us, first_message_id)).rows()
+
+
+IMPLEMENTATIONS: dict[str, Replay] = {"reference": by_reference, "kernel": by_kernel}
 
 
 @pytest.fixture(params=IMPLEMENTATIONS)

@@ -2,22 +2,22 @@
 
 Theory of operation. The events of one message on one subscription, in the order of seq, are a small state
 machine (see `State`). A loop over them in Python would cost a hundred times what reading them costs, so all
-messages of a partition are replayed at once. They lie one after the other, and nearly every question about "the
-state before this event" is "which was the last event of such a kind before me, within my message": the running
-maximum of the row numbers where that kind occurs (`_last`).
+messages of a partition are replayed at once. They lie one after the other, and nearly every question about
+"the state before this event" is "which was the last event of such a kind before me, within my message": the
+running maximum of the row numbers where that kind occurs (`_last`).
 
 Three things happen to a message without an event of its own, and become rows of their own (`Step`):
 
-* A seek to a time. For a message that was published before it, it acknowledges the message, brings it back, or
-  leaves it as it is; which of the three follows from the publish time and from what was kept.
+* A seek to a time. A message that was published before it is acknowledged, brought back, or left as it is;
+  which of the three follows from the publish time and from what was kept.
 * A seek to a snapshot. The journal does not say which messages the snapshot holds.
-* A bulk drop, unless the message is leased or has ended already. Only the first one after each event can matter.
+* A bulk drop, unless the message is leased or has ended already. Only the first after each event can matter.
 
 So state is never cut at a seek: a lease runs on across it, and the epoch is a mere number on the row.
 
 Rules of the file: numpy only, since this runs wherever Spark has workers; a pure function of arrays, whatever
-their order; a journal may hold anything, so nothing here trusts that events make sense. How grave a finding is, and
-for whom, is decided by the audit. What the server promised is in `Rules`.
+their order; a journal may hold anything, so nothing here trusts that events make sense. How grave a finding
+is, and for whom, is decided by the audit. What the kernel knows of subscriptions is in `rules.py`.
 """
 
 from __future__ import annotations
@@ -25,20 +25,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from analytics import keys
-from analytics.keys import Ints
+from analytics.keys import Bools, Ints
 from analytics.layout import Kind, Result
+from analytics.rules import NEVER, Rules, first_above, next_above
 from analytics.tables import CODES
-
-if TYPE_CHECKING:
-    from analytics.dimensions import Dimensions
-
-Bools = npt.NDArray[np.bool_]
 
 #: Of Kind, what is replayed; of these, what names a generation of a client's (0: an unknown ack id).
 REPLAYED = (
@@ -46,8 +42,6 @@ REPLAYED = (
     Kind.RESET,
 )  # fmt: skip
 JUDGED = (Kind.EXTEND, Kind.NACK, Kind.ACK)
-
-NEVER = np.int64(2**63 - 1)  # a seq after all others
 
 
 class Step(IntEnum):
@@ -150,124 +144,6 @@ _AFTER_ACK, _AFTER_SEEK, _EARLY_REDELIVERY, _EARLY_EXPIRE, _REJECTED, _ACCEPTED,
         "G3_valid_rejected", "G3_invalid_accepted", "G3_repeat_accepted",
     )
 )  # fmt: skip
-
-
-# -- what was promised ------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class PerSubscription:
-    """Rows of several subscriptions one after the other, ascending in seq within each."""
-
-    sub_id: Ints  # each subscription once, ascending
-    start: Ints  # its first row; one more entry than sub_id
-    seq: Ints
-
-    @classmethod
-    def of(cls, rows: Mapping[int, list[tuple[int, ...]]]) -> Self:
-        """`rows`: by sub_id, tuples in the order of the fields from seq on."""
-        rows = {sub_id: rows[sub_id] for sub_id in sorted(rows) if rows[sub_id]}
-        flat = [one for several in rows.values() for one in several]
-        names = [field.name for field in fields(cls)][2:]
-        table = np.array(flat, np.int64).reshape(len(flat), len(names))
-        start = np.cumsum([0, *map(len, rows.values())])
-        columns = {name: table[:, at].copy() for at, name in enumerate(names)}
-        return cls(sub_id=np.array(list(rows), np.int64), start=start, **columns)
-
-    def spans(self, sub_id: Ints) -> tuple[Ints, Ints]:
-        """First row and end for each of `sub_id`; an empty span where there is none."""
-        if not len(self.sub_id):
-            nothing = np.zeros(len(sub_id), np.int64)
-            return nothing, nothing
-        at = np.minimum(np.searchsorted(self.sub_id, sub_id), len(self.sub_id) - 1)
-        known = self.sub_id[at] == sub_id
-        return np.where(known, self.start[at], 0), np.where(known, self.start[at + 1], 0)
-
-
-@dataclass(frozen=True)
-class Settings(PerSubscription):
-    exactly_once: Ints
-
-    def is_exactly_once(self, sub_id: Ints, seq: Ints) -> Bools:
-        """Whether exactly-once delivery was on. The first known setting holds for all that is before it."""
-        low, high = self.spans(sub_id)
-        known = high > low
-        at = np.maximum(_first_above(self.seq, low, high, seq) - 1, low)
-        found = np.zeros(len(seq), np.bool_)
-        found[known] = self.exactly_once[at[known]] != 0
-        return found
-
-
-@dataclass(frozen=True)
-class Seeks(PerSubscription):
-    ts_us: Ints
-    epoch: Ints
-    target_us: Ints
-    lo_us: Ints
-    kept_from_us: Ints  # NEVER: nothing is kept
-    kept_after_id: Ints
-    is_snapshot: Ints
-
-
-@dataclass(frozen=True)
-class Drops(PerSubscription):
-    ts_us: Ints
-    epoch: Ints
-    cutoff_us: Ints
-
-
-@dataclass(frozen=True)
-class Rules:
-    """What the kernel must know of subscriptions, as arrays that are cheap to send to every worker."""
-
-    settings: Settings
-    seeks: Seeks
-    drops: Drops
-    created_us: Mapping[int, int]  # by sub_id, where it was seen created
-    tolerance_us: int = 0  # so much too early is not worth a word
-    first_message_id: int = 0  # of the messages published in the range; earlier ones are known in part
-
-    @classmethod
-    def of(cls, dimensions: Dimensions, tolerance_us: int = 0, first_message_id: int = 0) -> Rules:
-        sought = {sub_id: dimensions.seeks(sub_id) for sub_id in dimensions.epochs}
-        seqs = {sub_id: np.array([one.start_seq for one in seeks]) for sub_id, seeks in sought.items()}
-        return cls(
-            settings=Settings.of(
-                {
-                    sub_id: [(one.seq, one.exactly_once) for one in known.settings]
-                    for sub_id, known in dimensions.subscriptions.items()
-                }
-            ),
-            seeks=Seeks.of(
-                {
-                    sub_id: [
-                        (one.start_seq, one.start_us, one.epoch, one.target_us, one.lo_us,
-                         one.kept_from_us if one.retain_acked else int(NEVER), one.kept_after_id, one.is_snapshot)
-                        for one in seeks
-                    ]
-                    for sub_id, seeks in sought.items()
-                }
-            ),
-            drops=Drops.of(
-                {
-                    sub_id: [
-                        (one.seq, one.ts_us, int(np.searchsorted(seqs.get(sub_id, []), one.seq)), one.cutoff_us)
-                        for one in drops
-                    ]
-                    for sub_id, drops in dimensions.drops.items()
-                }
-            ),
-            created_us={
-                sub_id: known.start_us for sub_id, known in dimensions.subscriptions.items() if known.start_us
-            },
-            tolerance_us=tolerance_us,
-            first_message_id=first_message_id,
-        )  # fmt: skip
-
-    def created(self, sub_id: Ints) -> Ints:
-        """When each subscription was created; 0: before the range."""
-        known, which = np.unique(sub_id, return_inverse=True)
-        return np.array([self.created_us.get(int(one), 0) for one in known], np.int64)[which]
 
 
 # -- what comes out ---------------------------------------------------------------------------------------
@@ -408,31 +284,6 @@ def _first_of_each(values: Ints, mask: Bools, start: Ints) -> Ints:
 # -- seeks and bulk drops become rows ---------------------------------------------------------------------
 
 
-def _first_above(values: Ints, low: Ints, high: Ints, than: Ints) -> Ints:
-    """For each i the first place in values[low[i]:high[i]], ascending there, with a value > than[i]; else high[i]."""
-    low, high = low.copy(), high.copy()
-    while (searching := low < high).any():
-        middle = (low + high) >> 1
-        above = values[np.minimum(middle, len(values) - 1)] > than
-        high = np.where(searching & above, middle, high)
-        low = np.where(searching & ~above, middle + 1, low)
-    return high
-
-
-def _next_above(values: Ints, low: Ints, high: Ints, than: Ints) -> Ints:
-    """As `_first_above`, for values in any order: a table of maxima over 1, 2, 4... values is descended."""
-    maxima = [values]
-    while len(maxima[-1]) > 1 << (len(maxima) - 1):
-        step = 1 << (len(maxima) - 1)
-        maxima.append(np.maximum(maxima[-1][:-step], maxima[-1][step:]))
-    low = low.copy()
-    for level in reversed(range(len(maxima))):
-        fits = low + (1 << level) <= high
-        block = maxima[level][np.minimum(low, len(maxima[level]) - 1)]
-        low = np.where(fits & (block <= than), low + (1 << level), low)
-    return low
-
-
 def _with_seeks(rows: _Rows, messages: _Messages, rules: Rules) -> tuple[_Rows, _Messages]:
     """A row for each seek between a message's publication and its last event."""
     seeks = rules.seeks
@@ -444,9 +295,9 @@ def _with_seeks(rows: _Rows, messages: _Messages, rules: Rules) -> tuple[_Rows, 
     low, high = low[sought], high[sought]
     start, end = messages.start[sought], messages.end[sought]
     # Published before the seek: by the clock, or since it has an event before it.
-    by_clock = _first_above(seeks.ts_us, low, high, messages.pub_us[sought])
-    by_event = _first_above(seeks.seq, low, high, rows.seq[start])
-    high = _first_above(seeks.seq, low, high, rows.seq[end - 1])
+    by_clock = first_above(seeks.ts_us, low, high, messages.pub_us[sought])
+    by_event = first_above(seeks.seq, low, high, rows.seq[start])
+    high = first_above(seeks.seq, low, high, rows.seq[end - 1])
     low = np.minimum(by_clock, by_event)
     count = np.maximum(high - low, 0)
     which = np.repeat(np.arange(len(sought)), count)
@@ -462,7 +313,7 @@ def _with_seeks(rows: _Rows, messages: _Messages, rules: Rules) -> tuple[_Rows, 
         [Step.SNAPSHOT, Step.ACKNOWLEDGED, Step.BROUGHT_BACK],
         Step.LEFT,
     )
-    at = _first_above(rows.seq, start[which], end[which], seeks.seq[seek])
+    at = first_above(rows.seq, start[which], end[which], seeks.seq[seek])
     rows = rows.inserted(
         at, message=message, epoch=seeks.epoch[seek], seq=seeks.seq[seek], ts_us=seeks.ts_us[seek], kind=step
     )
@@ -483,25 +334,25 @@ def _with_drops(rows: _Rows, messages: _Messages, rules: Rules) -> tuple[_Rows, 
     is_first = messages.start[message] == after
     low, high = low_of[message], high_of[message]
     since = np.where(is_first, -1, rows.seq[np.maximum(after - 1, 0)])
-    gaps_low = _first_above(drops.seq, low, high, since)
-    gaps_high = _first_above(drops.seq, low, high, rows.seq[after])
+    gaps_low = first_above(drops.seq, low, high, since)
+    gaps_high = first_above(drops.seq, low, high, rows.seq[after])
 
     (last,) = np.nonzero(dropped)
     last_seq = rows.seq[messages.end[last] - 1]
     seek_low, seek_high = rules.seeks.spans(messages.sub_id[last])
-    next_seek = _first_above(rules.seeks.seq, seek_low, seek_high, last_seq)
+    next_seek = first_above(rules.seeks.seq, seek_low, seek_high, last_seq)
     until = np.full(len(last), NEVER)
     has_next = next_seek < seek_high
     until[has_next] = rules.seeks.seq[next_seek[has_next]]
-    tail_low = _first_above(drops.seq, low_of[last], high_of[last], last_seq)
-    tail_high = _first_above(drops.seq, low_of[last], high_of[last], until)
+    tail_low = first_above(drops.seq, low_of[last], high_of[last], last_seq)
+    tail_high = first_above(drops.seq, low_of[last], high_of[last], until)
 
     position = np.concatenate([after, messages.end[last]])
     message = np.concatenate([message, last])
     low, high = np.concatenate([gaps_low, tail_low]), np.concatenate([gaps_high, tail_high])
     # A detachment drops everything, and its cut-off lies just ahead of it.
     cutoff_us = np.minimum(drops.cutoff_us, drops.ts_us + 1)
-    drop = _next_above(cutoff_us, low, high, messages.pub_us[message])
+    drop = next_above(cutoff_us, low, high, messages.pub_us[message])
     found = drop < high
     position, message, drop = position[found], message[found], drop[found]
     order = np.argsort(position * 2 + (position == messages.start[message]), kind="stable")
@@ -563,10 +414,10 @@ def _states(rows: _Rows, first: Ints, has_steps: bool) -> Ints:
     state = np.where(setter >= 0, after[setter], State.NONE).astype(np.int8)
     if not has_steps:
         return state
-    # Since the event that set the state: seeks that acknowledge (A) or bring back (B), and drops (D). Which of
-    # them has an effect depends on what they find: A on all but what is acked, B on what has ended, D on what
-    # has not ended and is not leased. After the first that has one, the last of all three decides: nothing
-    # comes after an effect that finds it in a way to pass over, except a repetition.
+    # Since the event that set the state there may be seeks that acknowledge or bring back, and drops. Which
+    # of them changes something depends on what it finds: an acknowledging seek passes over what is acked, one
+    # that brings back over what has not ended, a drop over what is leased or has ended. Once one has changed
+    # the state, it is purged or restored; both are open to the opposite, so the last of them all decides.
     away = _last(rows.kind == Step.ACKNOWLEDGED, first)
     back = _last((rows.kind == Step.BROUGHT_BACK) | (rows.kind == Step.SNAPSHOT), first)
     dropped = _last(rows.kind == Step.DROPPED, first)
@@ -686,11 +537,12 @@ def _findings(rows: _Rows, messages: _Messages, rules: Rules, before: _Before) -
 
 def _takes_effect(kind: Ints, state: Ints) -> Bools:
     """Whether an operation on the newest generation may be answered OK."""
-    return (
+    effective: Bools = (
         (state == State.LEASED)
         | ((kind == Kind.NACK) & (state == State.RESET))
         | ((kind == Kind.ACK) & (state == State.PURGED))
     )
+    return effective
 
 
 def _facts(
@@ -779,7 +631,7 @@ def _owed(
     start: Ints,
     deliveries: Ints,
 ) -> Bools:
-    """Whether the subscription owed the message in the epoch: it was open when the epoch began, or published later.
+    """Whether the subscription owed the message in the epoch: open when it began, or published in it.
 
     `start`: the first row of each message and epoch. If the epoch was begun by a seek, and the message was
     published before that, then that row is the seek.
@@ -788,7 +640,7 @@ def _owed(
     pub_us = messages.pub_us[message]
     kind = rows.kind[start]
     is_sought = (kind >= Step.ACKNOWLEDGED) & (kind <= Step.SNAPSHOT)
-    owed = pub_us != 0
+    owed: Bools = pub_us != 0
     was_created = pub_us >= rules.created(messages.sub_id)[message]
     owed &= was_created | is_sought | (rows.epoch[start] > 0)
     if is_sought.any():

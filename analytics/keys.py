@@ -1,9 +1,9 @@
 """How an event travels to the replay kernel: seven or eight 64-bit columns instead of twelve.
 
-`key` holds message, subscription and epoch, the epoch lowest, so that events which are sorted by it and by seq
-come message by message, subscription by subscription. 41 + 14 + 8 bits are enough for nearly every journal.
-Where one of the three is larger, two columns carry them: slower, and the same result. `shape_of` decides, from
-the largest numbers that occur; a number that does not fit is never cut off.
+`key` holds message, subscription and epoch, the epoch lowest, so that events which are sorted by it and by
+seq come message by message, subscription by subscription. 41 + 14 + 8 bits are enough for nearly every
+journal. Where one of the three is larger, two columns carry them: slower, and the same result. `shape_of`
+decides, from the largest numbers that occur; a number that does not fit is never cut off.
 
 `meta` holds what is small: kind, result, generation and attempt. Spark packs, numpy unpacks; this file is the
 only one that knows how.
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 Ints = npt.NDArray[np.signedinteger]
+Bools = npt.NDArray[np.bool_]
 
 _SUB_BITS, _EPOCH_BITS = 14, 8
 #: The first numbers that do not fit one key.
@@ -29,7 +30,7 @@ MESSAGE_ID_END = 1 << 41
 SUB_ID_END = 1 << _SUB_BITS
 EPOCH_END = 1 << _EPOCH_BITS  # so 255 seeks of a subscription fit
 
-# meta: kind 4 bits, result 3, generation 31 (all that an int32 holds above zero), attempt the rest below the sign.
+# meta: kind 4 bits, result 3, generation 31 (all that an int32 holds above zero), attempt the rest.
 _RESULT_AT, _GENERATION_AT, _ATTEMPT_AT = 4, 7, 38
 _ATTEMPT_MAX = (1 << 25) - 1
 _PLACE_AT = 32

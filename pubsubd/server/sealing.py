@@ -14,7 +14,6 @@ import logging
 import os
 import sys
 from dataclasses import dataclass
-from hashlib import blake2b
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
@@ -46,11 +45,6 @@ def why_not() -> str | None:
     return None
 
 
-def server_id(secret: bytes) -> str:
-    """Which database a journal belongs to, without telling its secret."""
-    return blake2b(secret, digest_size=8).hexdigest()
-
-
 @dataclass
 class Place:
     """Where the journal of a database goes; made by `prepare`."""
@@ -67,8 +61,8 @@ def prepare(data_dir: Path, journal_dir: Path, secret: bytes) -> Place:
     try:
         owner = segments.owner(journal_dir)
         if owner is None and place.refusal is None:
-            segments.own(journal_dir, server_id(secret))
-        elif owner is not None and owner != server_id(secret):
+            segments.own(journal_dir, segments.server_id(secret))
+        elif owner is not None and owner != segments.server_id(secret):
             place.refusal = (
                 f"the journal in {journal_dir} belongs to another database; move it, or name another"
             )

@@ -40,6 +40,7 @@ _WAL_BYTES_MAX = 128 * 1024**2
 # Rows of old endings looked at beside each commit that adds some; twice what it adds, if that is more.
 _ENDINGS_FORGOTTEN_MIN = 500
 _TRIM_ROWS_MAX = 16
+_BUSY_MS = 5000  # as sqlite3 has it by itself
 _EVERY_MESSAGE = (2**63 - 1, 2**62)  # a bound of ids and one of time that no message reaches
 
 Durability = Literal["process", "power"]
@@ -142,6 +143,7 @@ class Store:
         self._checkpoint: asyncio.Task[None] | None = None
         self._wal_bytes = 0  # since it was last begun anew, and since it was last moved; both about
         self._wal_bytes_unmoved = 0
+        self._wal_bytes_refused = 0  # how long it was when it could not be begun anew
         # Messages of topics that went before all of their rows did.
         self._trims = dict.fromkeys(found.orphans, _EVERY_MESSAGE)
 
@@ -216,12 +218,15 @@ class Store:
 
     async def _move_wal(self, checkpointer: _Connection) -> None:
         """Keep the write-ahead log short. A failure is no harm: the log only grows."""
-        if self._wal_bytes > _WAL_BYTES_MAX:
+        if self._checkpoint is not None and not self._checkpoint.done():
+            return
+        if self._wal_bytes > max(_WAL_BYTES_MAX, self._wal_bytes_refused + _CHECKPOINT_BYTES):
             if await self._writer.run(_checkpoint, "RESTART"):
-                self._wal_bytes = self._wal_bytes_unmoved = 0
-        elif self._wal_bytes_unmoved > _CHECKPOINT_BYTES and (
-            self._checkpoint is None or self._checkpoint.done()
-        ):
+                self._wal_bytes = self._wal_bytes_unmoved = self._wal_bytes_refused = 0
+            else:
+                # Somebody reads what is in the log, as whoever seals the journal does for a second or two.
+                self._wal_bytes_refused = self._wal_bytes
+        elif self._wal_bytes_unmoved > _CHECKPOINT_BYTES:
             self._wal_bytes_unmoved = 0
             self._checkpoint = asyncio.create_task(self._move_wal_beside(checkpointer))
 
@@ -268,11 +273,17 @@ class Store:
 
 
 def _checkpoint(connection: sqlite3.Connection, mode: str) -> bool:
-    """Move the write-ahead log into the database as far as `mode` can; whether it came to an end."""
+    """Move the write-ahead log into the database as far as `mode` can; whether it came to an end.
+
+    It waits for no reader: commits would wait with it.
+    """
     try:
+        connection.execute("PRAGMA busy_timeout = 0")
         busy, _, _ = connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()
     except sqlite3.Error:
         return False
+    finally:
+        connection.execute(f"PRAGMA busy_timeout = {_BUSY_MS}")
     return not busy
 
 

@@ -374,7 +374,9 @@ class Auditor:
 
     def _check_rows(self, disk: SimDisk) -> None:
         """What was committed is there: the journal, and resources as it shows them."""
-        if len(disk.rows) + disk.rows_sealed != self._rows:
+        if disk.dropped_seq > disk.sealed_seq:
+            raise Broken("I10", f"{disk.sealed_seq} was sealed, {disk.dropped_seq} was deleted")
+        if len(disk.rows) + disk.rows_dropped != self._rows:
             raise Broken("I10", f"{self._rows} rows were committed, {len(disk.rows)} are there")
         resources: dict[tuple[str, str], dict[str, Any]] = {}
         for _, name, deleted, data in disk.topics.values():

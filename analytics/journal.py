@@ -1,16 +1,17 @@
 """The sealed segments of a journal as a table, and what is known to be missing of it.
 
-Nothing is inferred: the schema is fixed, the order of segments comes from their names, and what a segment claims
-(format version, which server, number of events) is compared with what it holds before a job relies on it. The
-tail that is not sealed yet is the server's file and is not read here.
+Nothing is inferred: the schema is fixed, the order of segments comes from their names, and what a segment
+claims (format version, which server, number of events) is compared with what it holds before a job relies on
+it. The tail that is not sealed yet is the server's file and is not read here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from analytics import layout
@@ -80,9 +81,9 @@ class Damaged:
 class Journal:
     """A range of events, `first_seq` to `last_seq`, and what is missing in it.
 
-    `events` has the columns of `layout.COLUMNS` in order, then `date` and `hour`. `resources` is the same from
-    the beginning of the first hour, for the rows that say what exists: with a start in the middle of an hour,
-    the repeated CONFIG rows of that hour lie before the range.
+    `events` has the columns of `layout.COLUMNS` in order, then `date` and `hour`. `resources` is the same
+    from the beginning of the first hour, for the rows that say what exists: with a start in the middle of an
+    hour, the repeated CONFIG rows of that hour lie before the range.
     """
 
     path: str
@@ -169,10 +170,11 @@ def segments_of(path: str, files: Files | None = None) -> list[Segment]:
             f"{path} holds {why}: it is not a journal, or nothing of it is sealed yet "
             "(`--seal ADDR` asks a running server to)."
         )
-    for earlier, later in zip(found, found[1:], strict=False):
+    for earlier, later in pairwise(found):
         if later.first_seq <= earlier.last_seq:
             raise UsageError(
-                f"{earlier.path} and {later.path} both claim event {later.first_seq}: they are not of one journal."
+                f"{earlier.path} and {later.path} both claim event {later.first_seq}: "
+                "they are not of one journal."
             )
     return found
 
@@ -201,7 +203,7 @@ def holes(segments: Sequence[Segment]) -> list[tuple[int, int]]:
     """Ranges of seq, both ends included, that no segment between the first and the last holds."""
     return [
         (earlier.last_seq + 1, later.first_seq - 1)
-        for earlier, later in zip(segments, segments[1:], strict=False)
+        for earlier, later in pairwise(segments)
         if later.first_seq > earlier.last_seq + 1
     ]
 
@@ -285,7 +287,7 @@ _JVM_TYPES = {
 
 
 def _footer_by_jvm(path: str, files: Files) -> Footer:
-    from py4j.protocol import Py4JJavaError
+    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 
     try:
         footer = files.footer(path)
@@ -374,13 +376,16 @@ def load_journal(
     end: datetime | None = None,
     subscriptions: Sequence[str] = (),
     backlog: str | None = None,
+    unreadable: Mapping[str, str] | None = None,
 ) -> Journal:
     """The events from `start` (included) to `end` (excluded), and what is missing among them.
 
     Times without a zone are UTC. The range is one of seq without holes of its own: from the first event at or
-    after `start` up to before the first at or after `end`; some rows in between may carry an earlier time, since
-    an ACK has the time at which it arrived. An explicit `backlog` file ends the range at its seq. `subscriptions`
-    is only carried along: which rows belong to them is known once the dimensions are.
+    after `start` up to before the first at or after `end`; some rows in between may carry an earlier time,
+    since an ACK has the time at which it arrived. An explicit `backlog` file ends the range at its seq.
+    `subscriptions` is only carried along: which rows belong to them is known once the dimensions are.
+    `unreadable` has paths of segments that a reader failed on before although their footers are sound, and
+    why; they count as missing.
 
     Raises:
         UsageError: there is nothing to read, or what is there is not one journal of this format.
@@ -394,6 +399,11 @@ def load_journal(
     if not wanted:
         raise UsageError(_nothing_between(path, everything, start, end))
     told = footers(wanted, files)
+    if unreadable:
+        told = [
+            replace(footer, problem=unreadable.get(segment.path, footer.problem))
+            for segment, footer in zip(wanted, told, strict=True)
+        ]
     server = check_origin(wanted, told)
     damaged = [
         Damaged(segment, footer.problem)
@@ -456,7 +466,7 @@ def load_journal(
 
 
 def _of_hours(segments: Sequence[Segment], start: datetime | None, end: datetime | None) -> list[Segment]:
-    """Those that can hold events of the range: no segment goes on into a later hour than that of its folder."""
+    """Those that can hold events of the range: no segment goes on into an hour later than its folder's."""
     low = _hour_of(start) if start else (date.min, 0)
     high = _hour_of(end) if end else (date.max, 23)
     return [segment for segment in segments if low <= (segment.date, segment.hour) <= high]
@@ -465,7 +475,8 @@ def _of_hours(segments: Sequence[Segment], start: datetime | None, end: datetime
 def _fitting(backlogs: Sequence[BacklogFile], last_seq: int) -> BacklogFile | None:
     """The one of the end of the range if there is one, else the newest."""
     exact = [file for file in backlogs if file.seq == last_seq]
-    return (exact or list(backlogs) or [None])[-1]
+    fitting = exact or list(backlogs)
+    return fitting[-1] if fitting else None
 
 
 def _nothing_between(
@@ -474,7 +485,8 @@ def _nothing_between(
     bounds = [f"from {start.isoformat(' ')}" if start else "", f"to {end.isoformat(' ')}" if end else ""]
     first, last = segments[0], segments[-1]
     return (
-        f"{path} holds no event {' '.join(filter(None, bounds)) or 'before the backlog file'}; its hours go from "
+        f"{path} holds no event {' '.join(filter(None, bounds)) or 'before the backlog file'}; "
+        "its hours go from "
         f"{first.date} {first.hour:02}h to {last.date} {last.hour:02}h UTC."
     )
 
@@ -482,7 +494,7 @@ def _nothing_between(
 def _first_at_or_after(
     spark: SparkSession, sound: Sequence[tuple[Segment, Footer]], moment_us: int
 ) -> int | None:
-    """The smallest seq of an event at or after a moment: it is in the first segment that reaches the moment."""
+    """The smallest seq of an event at or after a moment; it is in the first segment that reaches that."""
     for segment, footer in sound:
         if footer.last_us is not None and footer.last_us < moment_us:
             continue
@@ -516,5 +528,8 @@ def _read(spark: SparkSession, segments: Sequence[Segment], files: Files, path: 
         .option("basePath", f"{locate(path)}/{layout.SEGMENTS}")
         # Else a bracket or a star in the name of a folder would be a pattern.
         .option("__globPaths__", "false")
+        # Segments carry checksums of their pages, but are not checked unless somebody asks.
+        .option("parquet.page.verify-checksum.enabled", "true")
     )
-    return reader.parquet(*wanted)
+    rows: DataFrame = reader.parquet(*wanted)
+    return rows

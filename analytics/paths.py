@@ -42,7 +42,7 @@ def locate(path: str) -> str:
 
 
 def below(folder: Path) -> list[Listed]:
-    """All files below a folder of this machine, except those that begin, or lie in what begins, with _ or a dot."""
+    """All files below a folder of this machine; what begins with _ or a dot is not looked at."""
     found: list[Listed] = []
     for parent, folders, files in os.walk(folder):
         folders[:] = [name for name in folders if name[0] not in "_."]
@@ -59,7 +59,7 @@ class Files:
     def __init__(self, spark: SparkSession) -> None:
         context = spark.sparkContext
         self._jvm: Any = context._jvm
-        self._conf: Any = context._jsc.hadoopConfiguration()  # type: ignore[attr-defined]
+        self._conf: Any = context._jsc.hadoopConfiguration()
 
     def path(self, path: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(path)
@@ -71,7 +71,7 @@ class Files:
         return bool(self.system(path).exists(self.path(path)))
 
     def below(self, folder: str) -> list[Listed]:
-        """All files below `folder`, except those that begin, or lie in what begins, with _ or a dot."""
+        """All files below `folder`; what begins with _ or a dot is left out, folders included."""
         root = self.path(folder)
         system = self.system(folder)
         prefix = str(system.makeQualified(root).toString()).rstrip("/") + "/"

@@ -23,7 +23,7 @@ _LOOK_EVERY_S = 0.5
 
 @dataclass
 class Share:
-    """How much of a stage is done, from counts of tasks; it never goes back although jobs are found one by one."""
+    """How much of a stage is done, by tasks; it never goes back although jobs are found one by one."""
 
     done: int = 0
     total: int = 0

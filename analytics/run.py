@@ -1,4 +1,4 @@
-"""What the jobs of one command share: the session, the journal, what exists, where to write, what was asked."""
+"""What the jobs of one command share: session, journal, what exists, where to write, what was asked."""
 
 from __future__ import annotations
 
@@ -130,25 +130,28 @@ def write_facts(run: Run) -> None:
 
 def versions(spark: SparkSession) -> dict[str, str]:
     java: Any = spark.sparkContext._jvm
-    found = {"python": platform.python_version(), "java": str(java.System.getProperty("java.version"))}
-    for name in ("pubsubd", "pyspark", "pyarrow", "numpy", "pandas", "plotly"):
+    found = {
+        "spark": spark.version,
+        "python": platform.python_version(),
+        "java": str(java.System.getProperty("java.version")),
+    }
+    for name, package in {"analytics": "pubsubd", "pyarrow": "pyarrow", "numpy": "numpy"}.items():
         try:
-            found[name] = metadata.version(name)
+            found[name] = metadata.version(package)
         except metadata.PackageNotFoundError:
             continue
     return found
 
 
-def record(run: Run, command: str, began: datetime, exit_code: int) -> dict[str, Any]:
-    """What `_RUN.json` says; times are ISO 8601 in UTC, durations seconds."""
-    journal = run.journal
+def record(run: Run, command: str, began: datetime, status: int) -> dict[str, Any]:
+    """What `_RUN.json` says; `_us` is microseconds since the epoch, `_s` seconds."""
+    journal, settings = run.journal, run.spark.sparkContext.getConf()
     return {
         "command": command,
-        "exit_status": exit_code,
-        "began": began.isoformat(),
-        "seconds": round((datetime.now(UTC) - began).total_seconds(), 3),
+        "exit_status": status,
+        "started_us": int(began.timestamp() * 1_000_000),
+        "finished_us": int(datetime.now(UTC).timestamp() * 1_000_000),
         "versions": versions(run.spark),
-        "master": run.spark.sparkContext.master,
         "journal": journal.path,
         "server": journal.server,
         "range": {
@@ -156,7 +159,8 @@ def record(run: Run, command: str, began: datetime, exit_code: int) -> dict[str,
             "last_seq": journal.last_seq,
             "first_us": journal.first_us,
             "last_us": journal.last_us,
-            "partial_start": journal.is_partial_start,
+            "events": journal.count,
+            "starts_inside": journal.is_partial_start,
         },
         "complete": journal.complete,
         "missing": [list(pair) for pair in journal.missing],
@@ -165,7 +169,12 @@ def record(run: Run, command: str, began: datetime, exit_code: int) -> dict[str,
         "backlog": None
         if journal.backlog is None
         else {"path": journal.backlog.path, "seq": journal.backlog.seq},
-        "options": dataclasses.asdict(run.options),
+        "options": _without_none(dataclasses.asdict(run.options)),
+        "settings": {
+            "spark.master": run.spark.sparkContext.master,
+            "spark.driver.memory": settings.get("spark.driver.memory", "1g"),
+            "spark.sql.shuffle.partitions": run.spark.conf.get("spark.sql.shuffle.partitions"),
+        },
         "counts": {
             "segments": len(journal.segments),
             "events": journal.count,
@@ -174,3 +183,7 @@ def record(run: Run, command: str, began: datetime, exit_code: int) -> dict[str,
         },
         "durations_s": {name: round(seconds, 3) for name, seconds in run.progress.durations},
     }
+
+
+def _without_none(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}

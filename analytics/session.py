@@ -1,7 +1,7 @@
 """The Spark session of a command: local by default, a cluster by its master's address, or spark-submit's.
 
-An embedded session's JVM writes what it has to say into a file instead of the terminal; `log_tail` reads it when
-something went wrong. Under spark-submit everything but SQL settings is the caller's business.
+An embedded session's JVM writes what it has to say into a file instead of the terminal; `log_tail` reads it
+when something went wrong. Under spark-submit everything but SQL settings is the caller's business.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def make_session(
 ) -> SparkSession:
     """The session of this process; `conf` wins over everything that is set here.
 
-    `events` is how many events will be read, if that is known yet, see `scale`. A session that the process has
-    already (a notebook's, a test's) is used as it is, with `conf` applied to it.
+    `events` is how many events will be read, if that is known yet, see `scale`. A session that the process
+    has already (a notebook's, a test's) is used as it is, with `conf` applied to it.
 
     Raises:
         UsageError: no Java was found or it does not start, or the master cannot be reached.
@@ -65,7 +65,7 @@ def make_session(
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         session = _submitted(chosen)
     else:
-        session = _embedded(chosen.pop("spark.master", None) or master or "local[*]", chosen)
+        session = _embedded(chosen.pop("spark.master", master or "local[*]"), chosen)
     scale(session, events or 0, chosen)
     return session
 
@@ -135,7 +135,7 @@ def _gateway(settings: SparkConf) -> Any:
 
     _log = tempfile.NamedTemporaryFile(prefix="pubsubd-spark-", suffix=".log")  # noqa: SIM115
     try:
-        return launch_gateway(settings, {"stdout": _log, "stderr": _log})
+        return launch_gateway(settings, {"stdout": _log, "stderr": _log})  # type: ignore[no-untyped-call]
     except PySparkRuntimeError as error:
         lines = [line for line in log_tail().splitlines() if line.strip()]
         raise UsageError(f"Java did not start: {lines[-1] if lines else error}.") from error
@@ -167,7 +167,9 @@ def check_master(master: str) -> None:
         UsageError
     """
     if not _MASTER.fullmatch(master):
-        raise UsageError(f"{master} is not an address of a Spark master, such as spark://host:7077 or local[2].")
+        raise UsageError(
+            f"{master} is not an address of a Spark master, such as spark://host:7077 or local[2]."
+        )
     addresses = _HOST_PORT.findall(master.partition("://")[2])
     if master.startswith("spark://") and not addresses:
         raise UsageError(f"{master} names no host and port, as in spark://host:7077.")
@@ -191,7 +193,9 @@ def _why_no_session(master: str, error: Exception) -> str:
     said = str(error)
     if "All masters are unresponsive" in said or "stopped SparkContext" in said:
         return f"The Spark master {master} does not answer; is that the address of a master of Spark 4?"
-    first = next((line for line in said.splitlines() if line.strip() and "An error occurred" not in line), said)
+    first = next(
+        (line for line in said.splitlines() if line.strip() and "An error occurred" not in line), said
+    )
     return f"Spark did not start with master {master}: {re.sub(r'^:? ?[a-z]+(?:[.][A-Za-z]+)+: ', '', first)}"
 
 
@@ -218,7 +222,7 @@ def _probe(_: Any) -> list[str]:
 
 
 def _try_executors(session: SparkSession, master: str) -> None:
-    """Send the package along and run a first task, so that a cluster without workers is told and not waited for."""
+    """Send the package along and run a first task: a cluster without workers is told, not waited for."""
     context = session.sparkContext
     folder = Path(tempfile.mkdtemp(prefix="pubsubd-analytics-"))
     bundle = package_zip(folder / "analytics.zip")
@@ -237,7 +241,8 @@ def _try_executors(session: SparkSession, master: str) -> None:
     if not answer:
         session.stop()
         raise UsageError(
-            f"{master} gave no executor within {_FIRST_TASK_S} s: are there workers, with cores and memory left?"
+            f"{master} gave no executor within {_FIRST_TASK_S} s: "
+            "are there workers, with cores and memory left?"
         )
     if isinstance(answer[0], Exception):
         session.stop()

@@ -1,0 +1,278 @@
+"""The audit: did the server keep its promises to every subscription?
+
+Facts say what breaks G1 to G3. G4 compares what is owed at the end with the backlog, G5 looks at ordering
+keys, and G0 at the journal's own references. Each has a module; here their findings come together.
+
+    facts -----> G1 G2 G3 ---+
+      |  +-----> untouched --+--> G4, G5 --> listed --> evidence --> violations
+      |                      |                 |
+    events ------------------+--> G0 ----------+--> audit_summary
+
+Where events are missing, only what is wholly known is judged: what happened before the first that is
+missing, and messages published after the last. A finding is then as good as in a journal that is whole.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from analytics import backlog, evidence, order, owed, references
+from analytics.backlog import Horizon
+from analytics.dimensions import OPEN, Dimensions, subscriptions_df
+from analytics.layout import Kind
+from analytics.run import Run, Verdict, write_facts
+from analytics.summary import INCOMPLETE, NOT_CHECKED, OK, VIOLATED
+from analytics.tables import CODES, SCHEMAS
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from analytics.journal import BacklogFile, Journal
+
+
+def run(run: Run) -> Verdict:
+    """Write violations, evidence and audit_summary (and facts, if they are not there yet)."""
+    write_facts(run)
+    facts = run.out.read(run.spark, "facts")
+    with run.progress.stage("audit", rows=run.journal.count):
+        compared_with = comparable(run.journal)
+        audited = audit(
+            run.journal,
+            facts,
+            run.dimensions,
+            None if compared_with is None else read_backlog(run, compared_with),
+        )
+        run.out.write("violations", audited.violations)
+        run.out.write("evidence", audited.evidence)
+        run.out.write("audit_summary", audited.summary)
+        violations = audited.broken
+        audited.release()
+    return Verdict(violations=violations, complete=run.journal.complete)
+
+
+def comparable(journal: Journal) -> BacklogFile | None:
+    """The backlog file, if it is of the journal's last event; no other can be compared with it."""
+    file = journal.backlog
+    return file if file is not None and file.seq == journal.last_seq else None
+
+
+def read_backlog(run: Run, file: BacklogFile) -> DataFrame:
+    frame = run.spark.read.schema(backlog.SCHEMA).parquet(file.path)
+    if run.options.subscriptions:
+        frame = frame.where(frame.sub_id.isin(sorted(run.dimensions.subscriptions)))
+    return frame
+
+
+@dataclass
+class Audited:
+    """The tables of an audit; `broken` counts violations, those that are not listed included."""
+
+    violations: DataFrame
+    evidence: DataFrame
+    summary: DataFrame
+    broken: int
+    _kept: list[DataFrame]
+
+    def release(self) -> None:
+        """Forget what was kept in memory between the tables."""
+        for frame in self._kept:
+            frame.unpersist()
+
+
+def audit(
+    journal: Journal,
+    facts: DataFrame,
+    dimensions: Dimensions,
+    open_at_end: DataFrame | None,
+    listed_max: int = evidence.LISTED_MAX,
+    key_rows_max: int = order.KEY_ROWS_MAX,
+) -> Audited:
+    """All tables. `open_at_end` has the columns of a backlog file, None: there is none to compare with."""
+    from pyspark.sql import functions as F
+
+    events = journal.events
+    horizon = horizon_of(journal)
+    counts = owed.counts(events).persist()
+    untouched = owed.untouched(events, counts, facts, dimensions).persist()
+    open_messages = backlog.open_messages(facts, untouched, dimensions)
+    found = of_leases(facts, horizon)
+    if open_at_end is not None:
+        found = found.unionByName(
+            backlog.judge(open_messages, open_at_end, facts, dimensions, horizon, journal.last_seq)
+        )
+    if order.ordered_subscriptions(dimensions):
+        first_id = horizon.first_id if horizon.first_missing_seq != OPEN else 0
+        found = found.unionByName(order.judge(events, facts, untouched, dimensions, first_id, key_rows_max))
+    found = evidence.with_severity(found, dimensions).persist()
+    sample = references.sample(events, evidence.listed(found, listed_max)).persist()
+    wrong = of_references(references.judge(sample, facts, horizon), dimensions)
+    found = found.unionByName(evidence.with_severity(wrong, dimensions))
+    listed = evidence.listed(found, listed_max).persist()
+    proof = evidence.evidence(events, listed).persist()
+    tally = tally_of(found).persist()
+    summary = summary_of(
+        facts, untouched, open_messages, counts, tally, dimensions,
+        complete=journal.complete, not_checked=not_checked(dimensions, open_at_end is not None),
+    )  # fmt: skip
+    broken = tally.agg(F.sum("broken")).first()
+    return Audited(
+        violations=evidence.violations(listed, proof, dimensions, journal.last_us),
+        evidence=proof,
+        summary=summary,
+        broken=int(broken[0] or 0) if broken else 0,
+        _kept=[counts, untouched, found, sample, listed, proof, tally],
+    )
+
+
+def horizon_of(journal: Journal) -> Horizon:
+    """From where on the journal is wholly known."""
+    from pyspark.sql import functions as F
+
+    missing = [*journal.missing, *journal.gaps]
+    if not missing and not journal.is_partial_start:
+        return Horizon()
+    published = journal.events.where(F.col("kind") == int(Kind.PUBLISH))
+    if missing:
+        published = published.where(F.col("seq") > max(last for _, last in missing))
+    first = published.agg(F.min("message_id")).first()
+    return Horizon(
+        first_id=OPEN if first is None or first[0] is None else int(first[0]),
+        is_whole=False,
+        first_missing_seq=min((first for first, _ in missing), default=OPEN),
+    )
+
+
+def of_leases(facts: DataFrame, horizon: Horizon) -> DataFrame:
+    """Rows of `backlog.FOUND`: what the facts say about G1 to G3."""
+    from pyspark.sql import functions as F
+
+    codes = F.array(*map(F.lit, CODES))
+    found = (
+        facts.where("violations > 0")
+        .withColumn("one", F.explode(F.arrays_zip("v_kind", "v_seq")))
+        .select(
+            F.element_at(codes, F.col("one.v_kind").cast("int") + 1).alias("code"),
+            "sub_id",
+            "message_id",
+            "epoch",
+            F.col("one.v_seq").alias("seq"),
+            F.lit(0).cast("bigint").alias("other"),
+        )
+    )
+    if horizon.first_missing_seq == OPEN:
+        return found
+    is_known = (F.col("seq") < horizon.first_missing_seq) | (F.col("message_id") >= horizon.first_id)
+    return found.where(is_known)
+
+
+def of_references(wrong: DataFrame, dimensions: Dimensions) -> DataFrame:
+    """What `references` found as rows of `backlog.FOUND`."""
+    from analytics.dimensions import with_epoch
+
+    return with_epoch(wrong, dimensions).select("code", "sub_id", "message_id", "epoch", "seq", "other")
+
+
+def not_checked(dimensions: Dimensions, has_backlog: bool) -> set[int]:
+    """Living subscriptions of which G4 cannot be said."""
+    if not has_backlog:
+        return set(backlog.last_epochs(dimensions))
+    return backlog.uncheckable(dimensions)
+
+
+def tally_of(found: DataFrame) -> DataFrame:
+    """(sub_id, code, n, broken): how many were found, and how many of them break a promise."""
+    from pyspark.sql import functions as F
+
+    is_broken = (F.col("severity") == evidence.VIOLATION).cast("int")
+    return found.groupBy("sub_id", "code").agg(F.count("*").alias("n"), F.sum(is_broken).alias("broken"))
+
+
+def summary_of(
+    facts: DataFrame,
+    untouched: DataFrame,
+    open_messages: DataFrame,
+    counts: DataFrame,
+    tally: DataFrame,
+    dimensions: Dimensions,
+    *,
+    complete: bool,
+    not_checked: set[int],
+) -> DataFrame:
+    """Rows of the table `audit_summary`: one per subscription that is described, or that anything is known
+    of.
+
+    messages: those that were owed at any time. dropped: by retention or detachment, bulk drops included.
+    """
+    from pyspark.sql import functions as F
+
+    events_of = {Kind.DEADLETTER: "dead_lettered", Kind.FILTERED: "filtered"}
+    of_events = counts.groupBy("sub_id").agg(
+        *[
+            F.sum(F.when(F.col("kind") == int(kind), F.col("n"))).alias(name)
+            for kind, name in events_of.items()
+        ]
+    )
+    of_facts = facts.groupBy("sub_id").agg(
+        F.sum("deliveries").alias("deliveries"),
+        F.sum("acks").alias("acks_ok"),
+        F.count(F.when(F.col("partial"), 1)).alias("partial"),
+        F.count(F.when(F.expr("owed and gone_us is not null"), 1)).alias("left"),
+        F.count(F.when(F.col("owed"), 1)).alias("owed"),
+    )
+    of_untouched = untouched.groupBy("sub_id").agg(
+        F.count("gone_us").alias("never_touched_left"), F.count("*").alias("never_touched")
+    )
+    is_open = open_messages.groupBy("sub_id").agg(F.count("*").alias("open"))
+    by_code = tally.groupBy("sub_id").agg(
+        F.sum("broken").alias("broken"),
+        *[F.sum(F.when(F.col("code") == code, F.col("n"))).alias(code) for code in CODES],
+    )
+    known = subscriptions_df(facts.sparkSession, dimensions).drop("topic_id")
+    rows = known.join(of_facts, "sub_id", "full_outer")
+    for one in (of_events.where("sub_id <> 0"), of_untouched, is_open, by_code):
+        rows = rows.join(one, "sub_id", "full_outer")
+    sought = [sub_id for sub_id in dimensions.epochs if dimensions.seeks(sub_id)]
+    rows = rows.withColumn("messages", F.coalesce("owed", F.lit(0)) + F.coalesce("never_touched", F.lit(0)))
+    if sought:
+        # Several rows of one message: one for each epoch.
+        once = (
+            facts.where("owed")
+            .select("sub_id", "message_id")
+            .unionByName(untouched.select("sub_id", "message_id"))
+            .where(F.col("sub_id").isin(sought))
+            .distinct()
+            .groupBy("sub_id")
+            .agg(F.count("*").alias("_messages"))
+        )
+        rows = rows.join(once, "sub_id", "left").withColumn("messages", F.coalesce("_messages", "messages"))
+    zero = F.lit(0)
+    left = F.coalesce("left", zero) + F.coalesce("never_touched_left", zero)
+    verdict = (
+        F.when(F.coalesce("broken", zero) > 0, VIOLATED)
+        .when(F.lit(not complete), INCOMPLETE)
+        .when(F.col("sub_id").isin(sorted(not_checked)) | F.col("subscription").isNull(), NOT_CHECKED)
+        .otherwise(OK)
+    )
+    rows = (
+        rows.withColumn("verdict", verdict)
+        .withColumn("dropped", F.greatest(left - F.coalesce("dead_lettered", zero), zero))
+        .withColumn("subscription", F.coalesce("subscription", F.format_string("subscription %d", "sub_id")))
+        .withColumn("exactly_once", F.coalesce("exactly_once", F.lit(False)))
+        .withColumn("ordered", F.coalesce("ordered", F.lit(False)))
+    )
+    return as_summary(rows)
+
+
+def as_summary(rows: DataFrame) -> DataFrame:
+    """The columns of the table, in order and of its types; counts that are null are 0."""
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import LongType, StructType
+
+    columns = []
+    for field in StructType.fromDDL(SCHEMAS["audit_summary"]).fields:
+        value = F.col(field.name)
+        if isinstance(field.dataType, LongType):
+            value = F.coalesce(value, F.lit(0))
+        columns.append(value.cast(field.dataType).alias(field.name))
+    return rows.select(*columns)

@@ -239,46 +239,48 @@ def _order_of(message_keys: tuple[Ints, ...], seq: Ints) -> Ints:
     return np.lexsort((seq, *reversed(message_keys)))
 
 
-def _sorted(columns: Mapping[str, Ints]) -> tuple[_Rows, _Messages]:
+def _sorted(columns: dict[str, Ints]) -> tuple[_Rows, _Messages]:
+    """Takes the columns out of `columns` one by one, so that not all of them exist twice at a time."""
     message_keys = keys.message_keys(columns)
     order = _order_of(message_keys, columns["seq"])
     ascending = tuple(key[order] for key in message_keys)
+    del message_keys
     is_first = np.ones(len(order), np.bool_)
     if len(order):
         is_first[1:] = np.logical_or.reduce([key[1:] != key[:-1] for key in ascending])
     start = np.flatnonzero(is_first)
     message_id, sub_id = keys.message_and_sub_ids(tuple(key[start] for key in ascending))
     del ascending
-    kind, result, generation, attempt = keys.unpack_meta(columns["meta"][order])
+    epoch = keys.pop_epochs(columns)[order]
+    kind, result, generation, attempt = keys.unpack_meta(columns.pop("meta")[order])
+    ref_ts_us = columns.pop("ref_ts_us")[order]
+    pub_us = _first_of_each(ref_ts_us, _TELLS_PUB_US[kind] & (ref_ts_us != 0), start)
+    del ref_ts_us
+    okeys = columns.pop("okey")[order]
+    okey = _first_of_each(okeys, okeys != 0, start)
+    del okeys
     rows = _Rows(
         message=np.cumsum(is_first, dtype=np.int32) - np.int32(1),
-        epoch=keys.epochs(columns)[order],
-        seq=columns["seq"][order],
-        ts_us=columns["ts_us"][order],
-        deadline_us=columns["deadline_us"][order],
+        epoch=epoch,
+        seq=columns.pop("seq")[order],
+        ts_us=columns.pop("ts_us")[order],
+        deadline_us=columns.pop("deadline_us")[order],
         kind=kind,
         result=result,
         generation=generation,
         attempt=attempt,
     )
-    ref_ts_us, okey = columns["ref_ts_us"][order], columns["okey"][order]
-    return rows, _Messages(
-        message_id=message_id,
-        sub_id=sub_id,
-        pub_us=_first_of_each(ref_ts_us, _TELLS_PUB_US[kind] & (ref_ts_us != 0), start),
-        okey=_first_of_each(okey, okey != 0, start),
-        start=start,
-        end=np.append(start[1:], len(order)),
-    )
+    end = np.append(start[1:], len(order))
+    return rows, _Messages(message_id, sub_id, pub_us, okey, start, end)
 
 
 def _first_of_each(values: Ints, mask: Bools, start: Ints) -> Ints:
     """Of each message the first value where `mask` holds, else 0."""
     if not len(start):
         return values[:0]
-    size = len(values)
-    first = np.minimum.reduceat(np.where(mask, np.arange(size), size), start)
-    return np.append(values, 0)[first]
+    numbers = np.where(mask, np.arange(len(values), dtype=np.int32), np.int32(len(values)))
+    first = np.minimum.reduceat(numbers, start)
+    return np.where(first < len(values), values[np.minimum(first, len(values) - 1)], 0)
 
 
 # -- seeks and bulk drops become rows ---------------------------------------------------------------------
@@ -441,9 +443,8 @@ def replay(columns: Mapping[str, Ints], rules: Rules) -> Replayed:
     order. Events that are not replayed (of other kinds, or of no message, or about an unknown ack id) may be
     among the former.
     """
-    if "meta" not in columns:
-        columns = _packed(columns)
-    rows, messages = _sorted(columns)
+    # Each array is let go once it is sorted: unless the caller keeps them, half of them never exist twice.
+    rows, messages = _sorted(dict(columns) if "meta" in columns else _packed(columns))
     del columns
     rows, messages = _with_seeks(rows, messages, rules)
     rows, messages = _with_drops(rows, messages, rules)

@@ -136,10 +136,12 @@ def message_and_sub_ids(keys: tuple[Ints, ...]) -> tuple[Ints, Ints]:
     return key >> _SUB_BITS, (key & (SUB_ID_END - 1)).astype(np.int32)
 
 
-def epochs(columns: Mapping[str, Ints]) -> Ints:
-    if "place" in columns:
-        return (columns["place"] & ((1 << _PLACE_AT) - 1)).astype(np.int32)
-    return (columns["key"] & (EPOCH_END - 1)).astype(np.int32)
+def pop_epochs(columns: dict[str, Ints]) -> Ints:
+    """The epochs; takes the key columns out, which nobody needs after that."""
+    key, place = columns.pop("key"), columns.pop("place", None)
+    if place is not None:
+        return (place & ((1 << _PLACE_AT) - 1)).astype(np.int32)
+    return (key & (EPOCH_END - 1)).astype(np.int32)
 
 
 def unpack_meta(meta: Ints) -> tuple[Ints, Ints, Ints, Ints]:

@@ -203,7 +203,7 @@ def test_what_is_packed_comes_out_again(shape: Shape) -> None:
     packed = keys.pack_arrays(columns, shape)
     message_id, sub_id = keys.message_and_sub_ids(keys.message_keys(packed))
     kind, result, generation, attempt = keys.unpack_meta(packed["meta"])
-    found = [message_id, sub_id, keys.epochs(packed), kind, result, generation, attempt]
+    found = [message_id, sub_id, keys.pop_epochs(dict(packed)), kind, result, generation, attempt]
 
     names = ["message_id", "sub_id", "epoch", "kind", "result", "generation", "attempt"]
     assert [one.tolist() for one in found] == [columns[name].tolist() for name in names]

@@ -10,8 +10,8 @@
     b.write(journal)                                           # segments; again: what was added since
     b.backlog(journal, open=[])                                # what is open as of the last event
 
-`at` is in seconds from the start (13:00 UTC), or from `begin()`, which moves the origin to the newest event: each
-scenario of one journal begins with it, counts from 0, and time never goes backwards over the journal.
+`at` is in seconds from the start (13:00 UTC), or from `begin()`, which moves the origin to the newest event:
+each scenario of one journal begins with it, counts from 0, and time never goes backwards over the journal.
 Without `at` an event happens at the time of the one before; an EXPIRE at the end of its lease.
 
 What an event says of others follows from them: generation, attempt, deadline_us, ref_ts_us, bytes, okey, and
@@ -245,7 +245,7 @@ class Builder:
             self.config(sub_id=sub_id, at=at, change="created", checkpoint=True)
 
     def detach(self, sub: int, at: float | None = None) -> None:
-        """Detach: everything is dropped. The messages that are leased have to be `reset` by the caller before."""
+        """Detach: everything is dropped. What is leased has to be `reset` by the caller before."""
         seq = self.bulk_drop(sub, at=at)
         self.events[-1]["aux"] = self.events[-1]["ts_us"] + 1
         assert self.events[-1]["seq"] == seq
@@ -264,7 +264,7 @@ class Builder:
         max_outstanding_bytes: int = 100_000_000,
         ack_deadline_s: int = int(LEASE_S),
     ) -> int:
-        """Open a streaming pull; returns its number, for `deliver(..., stream=)`. It introduces a new client."""
+        """Open a streaming pull, which introduces its client; its number is for `deliver(..., stream=)`."""
         client_id = self._clients.setdefault(client, len(self._clients) + 1)
         self._calls += 1
         about = {
@@ -578,7 +578,7 @@ class Builder:
         return paths
 
     def backlog(self, journal: Path, open: Iterable[tuple[int, int]], seq: int | None = None) -> Path:
-        """Write the backlog file; `open` are (subscription, message), as of `seq` (default: the last event)."""
+        """Write the backlog file: `open` are (subscription, message), as of `seq` (default: all events)."""
         pairs = sorted(open)
         return segments.write_backlog(
             Path(journal),

@@ -59,6 +59,46 @@ def write_segment(
     return path
 
 
+class SegmentWriter:
+    """Takes events in the order of seq, block by block, and writes them as segments of one hour each."""
+
+    def __init__(self, journal: Path, events_max: int, about: Mapping[str, str] | None = None) -> None:
+        self._journal, self._max, self._about = journal, events_max, about
+        self._columns: dict[str, np.ndarray] = {}
+        self._details: dict[int, str] = {}
+
+    def append(self, columns: Mapping[str, np.ndarray], details: Mapping[int, str]) -> None:
+        self._details |= details
+        if self._columns:
+            columns = {name: np.concatenate([self._columns[name], columns[name]]) for name in columns}
+        self._columns = dict(columns)
+        while n := self._whole():
+            self._write(n)
+
+    def close(self) -> None:
+        """Write what is left."""
+        if len(self._columns["seq"]):
+            self._write(len(self._columns["seq"]))
+
+    def _whole(self) -> int:
+        """Of how many events the next segment is, if its end has been seen; else 0."""
+        ts_us = self._columns["ts_us"]
+        if not len(ts_us):
+            return 0
+        later = np.flatnonzero(ts_us // HOUR_US > ts_us[0] // HOUR_US)
+        n = int(later[0]) if len(later) else len(ts_us) + 1
+        n = min(n, self._max)
+        return n if n <= len(ts_us) else 0
+
+    def _write(self, n: int) -> None:
+        columns = {name: column[:n] for name, column in self._columns.items()}
+        last = int(columns["seq"][-1])
+        details = {seq: text for seq, text in self._details.items() if seq <= last}
+        write_segment(self._journal, columns, details, self._about)
+        self._details = {seq: text for seq, text in self._details.items() if seq > last}
+        self._columns = {name: column[n:] for name, column in self._columns.items()}
+
+
 def write_backlog(
     journal: Path,
     seq: int,

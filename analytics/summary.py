@@ -3,8 +3,8 @@
 Standard library only, and rows are plain mappings, so that any command can use it whatever it read them with.
 
 A row of `audit_summary` has one verdict and a count per code. A count alone makes no violation: G1 to G3 are
-promised with exactly-once delivery only, and what is found without it is a note. Where the rows of `violations`
-are at hand their severities decide; otherwise the subscription's setting does.
+promised with exactly-once delivery only, and what is found without it is a note. Where the rows of
+`violations` are at hand their severities decide; otherwise the subscription's setting does.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ ROWS_MAX = 40  # subscriptions shown in a terminal; the rest is counted
 
 
 class Promise(NamedTuple):
-    """A guarantee in words: a title of at most 44 characters, and a sentence for the page."""
+    """A guarantee in words: a title of at most 36 characters, and a sentence for the page."""
 
     title: str
     sentence: str
@@ -63,7 +63,7 @@ GUARANTEES = {
         True,
     ),
     "G2": Promise(
-        "no redelivery while a lease is running",
+        "no redelivery during a lease",
         "While a client holds a message and its ack deadline has not passed, nobody else gets it.",
         True,
     ),
@@ -167,7 +167,7 @@ def violated_codes(row: Mapping[str, Any], severities: Severities) -> set[str]:
             return "violation" in known
         return bool(row["exactly_once"]) or not GUARANTEES[code[:2]].with_exactly_once
 
-    # None of them: the audit knows more than the row tells, e.g. that exactly-once delivery was switched off since.
+    # None of them: the audit knows more than the row tells, as when exactly-once was switched off since.
     return {code for code in codes if breaks(code)} or codes
 
 
@@ -244,7 +244,7 @@ def text(summary: Summary, width: int = 80, rows_max: int = ROWS_MAX) -> str:
 
 
 def _line(first: str, second: str, third: str, last: str, width: int) -> str:
-    return f"{_fit(first, width - 40)} {second:>13} {third:>8}  {last:<16}"
+    return f"{_fit(first, width - 41)} {second:>13} {third:>9}  {last}"
 
 
 def _subscription_lines(summary: Summary, width: int, rows_max: int) -> list[str]:
@@ -252,7 +252,7 @@ def _subscription_lines(summary: Summary, width: int, rows_max: int) -> list[str
         return ["No subscription in the journal.", ""]
     shown = summary.subscriptions[:rows_max]
     prefix = common_prefix([one.subscription for one in summary.subscriptions])
-    column = width - 52
+    column = width - 50
     lines = [f"{_fit('subscription', column)} {'messages':>10}  G0  G1  G2  G3  G4  G5  verdict"]
     for one in shown:
         cells = " ".join(f"{_cell(one, guarantee):>3}" for guarantee in GUARANTEES)

@@ -16,7 +16,7 @@ function paint(trace) {
 
 function axis(given) {
   const lines = { gridcolor: colour("grid"), linecolor: colour("border"), zerolinecolor: colour("border") };
-  return { automargin: true, fixedrange: narrow.matches, ...given, ...lines, title: { standoff: 8, ...given.title } };
+  return { automargin: true, ...given, ...(narrow.matches && { fixedrange: true }), ...lines, title: { standoff: 8, ...given.title } };
 }
 
 function layout(plot) {
@@ -26,6 +26,7 @@ function layout(plot) {
     xaxis: { nticks: narrow.matches ? 4 : 8, ...axis(given.xaxis) },
     yaxis: { nticks: 6, ...axis(given.yaxis) },
     font: { family: "system-ui, sans-serif", size: 12, color: colour("text") },
+    modebar: { bgcolor: "rgba(0,0,0,0)", color: colour("muted"), activecolor: colour("text") },
     hoverlabel: { bgcolor: colour("panel"), bordercolor: colour("border"), font: { color: colour("text") }, namelength: 40 },
     paper_bgcolor: "rgba(0,0,0,0)",
     plot_bgcolor: "rgba(0,0,0,0)",
@@ -42,7 +43,8 @@ function options() {
     responsive: true,
     displaylogo: false,
     displayModeBar: narrow.matches ? false : "hover",
-    modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d", "zoomIn2d", "zoomOut2d"],
+    // Named one by one: the usual set has a button that sends the data to a service on the network.
+    modeBarButtons: [["toImage", "zoom2d", "pan2d", "resetScale2d"]],
     plotlyServerURL: "",
   };
 }
@@ -60,27 +62,46 @@ function swatch(trace) {
   return svg;
 }
 
-function legend(plot, drawn) {
-  const list = document.createElement("ul");
-  list.className = "legend";
-  plot.legend.forEach(([label, name], number) => {
-    const button = document.createElement("button");
-    const text = document.createElement("span");
-    text.textContent = label;
-    button.type = "button";
-    button.title = name;
-    button.setAttribute("aria-pressed", String(drawn.data[number].visible === true));
-    button.append(swatch(plot.figure.data[number]), text);
-    button.addEventListener("click", () => {
-      const shown = button.getAttribute("aria-pressed") !== "true";
-      button.setAttribute("aria-pressed", String(shown));
-      Plotly.restyle(drawn, { visible: shown ? true : "legendonly" }, [number]);
-    });
-    const item = document.createElement("li");
-    item.append(button);
-    list.append(item);
+function legendItem(plot, drawn, number) {
+  const [label, name] = plot.legend[number];
+  const button = document.createElement("button");
+  const text = document.createElement("span");
+  text.textContent = label;
+  button.type = "button";
+  button.title = name;
+  button.setAttribute("aria-pressed", String(drawn.data[number].visible === true));
+  button.append(swatch(plot.figure.data[number]), text);
+  button.addEventListener("click", () => {
+    const shown = button.getAttribute("aria-pressed") !== "true";
+    button.setAttribute("aria-pressed", String(shown));
+    Plotly.restyle(drawn, { visible: shown ? true : "legendonly" }, [number]);
   });
-  return list;
+  const item = document.createElement("li");
+  item.append(button);
+  return item;
+}
+
+function list(items) {
+  const all = document.createElement("ul");
+  all.className = "legend";
+  all.append(...items);
+  return all;
+}
+
+// Lines that are not drawn at first wait behind a fold.
+function legend(plot, drawn) {
+  const items = plot.legend.map((_, number) => legendItem(plot, drawn, number));
+  const shown = plot.figure.data.filter((trace) => trace.visible === true).length;
+  const parts = [list(items.slice(0, shown))];
+  if (items.length > shown) {
+    const rest = document.createElement("details");
+    rest.className = "rest";
+    const head = document.createElement("summary");
+    head.textContent = `${items.length - shown} more`;
+    rest.append(head, list(items.slice(shown)));
+    parts.push(rest);
+  }
+  return parts;
 }
 
 const isTime = (plot) => plot.figure.layout.xaxis.type === "date";
@@ -101,7 +122,7 @@ async function draw(plot) {
   const place = element(plot.key);
   const data = plot.figure.data.map((trace) => ({ ...trace, ...paint(trace) }));
   const drawn = await Plotly.newPlot(place, data, layout(plot), options());
-  if (plot.legend.length) place.after(legend(plot, drawn));
+  if (plot.legend.length) place.after(...legend(plot, drawn));
   drawn.on("plotly_relayout", (change) => follow(plot, change));
 }
 

@@ -39,9 +39,9 @@ _DASHES = ("solid", "dash", "dot")
 Axis = Mapping[str, Any]
 NO_AXIS: Axis = {}
 _PER_CENT: dict[str, Any] = {"ticksuffix": " %"}
-_LOG: dict[str, Any] = {"type": "log", "rangemode": "normal"}
 
-_MILLISECONDS = "milliseconds (log scale)"
+MILLISECONDS = "time (log scale)"  # such a plot is in milliseconds, its ticks in readable units
+_TIMES = ((60_000.0, "min"), (1_000.0, "s"), (1.0, "ms"), (0.001, "µs"))
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -111,12 +111,40 @@ def _trace(line: Line, number: int, shown: bool) -> dict[str, Any]:
 
 def _figure(lines: Sequence[Line], y_title: str, shown: int, axis: Axis) -> dict[str, Any]:
     data = [_trace(line, number, number < shown) for number, line in enumerate(lines)]
-    y_axis = {"title": {"text": y_title}, "rangemode": "tozero", "hoverformat": ",.4~g", **axis}
+    y_axis = {"title": {"text": y_title}, "rangemode": "tozero", "hoverformat": ",.4~g", "fixedrange": True}
+    y_axis |= axis
     return {"data": data, "layout": {"yaxis": y_axis, "hovermode": "x unified"}}
 
 
 def _plot(key: str, figure: dict[str, Any], lines: Sequence[Line]) -> Plot:
     return Plot(key, figure, tuple((line.label, line.name) for line in lines))
+
+
+def _log_axis(lines: Sequence[Line], units: Sequence[tuple[float, str]]) -> dict[str, Any]:
+    """A log axis of one decade at least, so that noise does not look like change; `units` label its ticks.
+
+    A unit is how much of the axis' own unit it is, and its name; the largest that fits is used.
+    """
+    values = np.concatenate([line.values for line in lines])
+    values = values[np.isfinite(values) & (values > 0)]
+    low, high = math.log10(values.min()) - 0.1, math.log10(values.max()) + 0.1
+    spare = max(0.0, 1.2 - (high - low)) / 2
+    low, high = low - spare, high + spare
+    steps = (1,) if high - low > 2.5 else (1, 2, 5)
+    ticks = [s * 10.0**e for e in range(math.floor(low), math.ceil(high) + 1) for s in steps]
+    ticks = [tick for tick in ticks if low <= math.log10(tick) <= high]
+    return {
+        "type": "log",
+        "rangemode": "normal",
+        "range": [low, high],
+        "tickvals": ticks,
+        "ticktext": [_with_unit(tick, units) for tick in ticks],
+    }
+
+
+def _with_unit(value: float, units: Sequence[tuple[float, str]]) -> str:
+    size, name = next((unit for unit in units if value >= unit[0]), units[-1])
+    return f"{value / (size or 1):.4g} {name}"
 
 
 def over_time(
@@ -132,6 +160,8 @@ def over_time(
     chosen = [line for line in lines if np.any(np.isfinite(line.values) & (zero_too | (line.values > 0)))]
     if not chosen or grid is None:
         return Plot(key)
+    if y_title == MILLISECONDS:
+        axis = {**_log_axis(chosen, _TIMES), "ticksuffix": " ms"}
     figure = _figure(chosen, y_title, shown, axis)
     for trace in figure["data"]:
         trace |= {"x0": iso(grid.start), "dx": grid.step * 60_000}
@@ -270,7 +300,7 @@ class Plots:
         if histogram is not None:
             quantiles = histogram.quantiles(tuple(labels))
             lines = [Line(labels[key], labels[key], values / 1000) for key, values in quantiles.items()]
-        return over_time(f"latency-{what}", lines, self.grid, _MILLISECONDS, _LOG)
+        return over_time(f"latency-{what}", lines, self.grid, MILLISECONDS)
 
     def _p99(self, what: int, chosen: Sequence[int], single: Mapping[tuple[int, int], Histogram]) -> Plot:
         lines = [
@@ -278,7 +308,7 @@ class Plots:
             for one in chosen
             if (what, one) in single
         ]
-        return over_time(f"p99-{what}", lines, self.grid, _MILLISECONDS, _LOG)
+        return over_time(f"p99-{what}", lines, self.grid, MILLISECONDS)
 
     # Failures.
 
@@ -400,7 +430,9 @@ class Plots:
             lines.append(self._line(one, np.where(more > 0, 100 * more / max(delivered, 1), np.nan)))
         if not lines:
             return Plot("attempts-share")
-        figure = _figure(lines, "share of messages (log scale)", LINES_SHOWN, _LOG | _PER_CENT)
+        figure = _figure(
+            lines, "share of messages (log scale)", LINES_SHOWN, _log_axis(lines, ((0.0, "%"),)) | _PER_CENT
+        )
         for trace in figure["data"]:
             trace |= {"x": steps.tolist(), "mode": "lines+markers", "marker": {"size": 6}}
         figure["layout"]["xaxis"] = _whole_axis("more than so many deliveries", longest)

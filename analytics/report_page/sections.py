@@ -423,12 +423,16 @@ def _code_part(
     clients: Mapping[int, str],
     names: Names,
 ) -> Html:
-    shown = [_violation(row, evidence, clients, names) for row in rows]
+    shown = [_violation(row, evidence, clients, names, row is rows[0]) for row in rows]
     return join((tag("h3", code), *shown, more(len(rows), total, "violations")))
 
 
 def _violation(
-    row: Row, evidence: Mapping[int, Sequence[Row]] | None, clients: Mapping[int, str], names: Names
+    row: Row,
+    evidence: Mapping[int, Sequence[Row]] | None,
+    clients: Mapping[int, str],
+    names: Names,
+    is_first: bool,
 ) -> Html:
     head = tag(
         "summary",
@@ -449,7 +453,9 @@ def _violation(
         events: Html = absent("evidence", "audit")
     else:
         events = _events(evidence.get(row["violation_id"], ()), row, clients)
-    return tag("details", head, facts, events, data_violation=row["violation_id"])
+    return tag(
+        "details", head, facts, events, data_violation=row["violation_id"], open="" if is_first else None
+    )
 
 
 def _pair(word: str, value: object) -> tuple[Html, Html]:
@@ -616,7 +622,7 @@ def known_facts(record: Mapping[str, Any]) -> Iterable[tuple[str, object]]:
     """Pairs of a word and a text, from what `_RUN.json` holds."""
     span = record.get("range") or {}
     if span:
-        yield "events", f"{span.get('first_seq', '?')} to {span.get('last_seq', '?')}"
+        yield "events", _plain([span.get("first_seq", 0), span.get("last_seq", 0)])
         yield "from", moment(span.get("first_us"), 6) + " UTC"
         yield "to", moment(span.get("last_us"), 6) + " UTC"
         if span.get("partial_start"):

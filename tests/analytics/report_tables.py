@@ -304,7 +304,11 @@ class Tables:
     def _run(self) -> None:
         self.run = {
             "command": "all",
-            "versions": {"analytics": "0.1", "spark": "4.3.0", "python": "3.11.9", "java": "17.0.12"},
+            "exit_status": 1,
+            "began": "2026-11-18T19:00:00+00:00",
+            "seconds": 71.75,
+            "versions": {"python": "3.11.9", "java": "17.0.12", "pubsubd": "0.1", "pyspark": "4.3.0"},
+            "master": "local[*]",
             "journal": "/data/<journal>",
             "server": "00c0ffee00c0ffee",
             "range": {
@@ -312,14 +316,16 @@ class Tables:
                 "last_seq": 9_876_543,
                 "first_us": START_US,
                 "last_us": timestamp(self.minutes) - 1,
-                "events": 9_876_543,
+                "partial_start": False,
             },
             "complete": True,
             "missing": [],
-            "settings": {"tolerance_us": 0, "exact": False},
+            "gaps": [],
+            "damaged": [],
+            "backlog": None,
+            "options": {"tolerance_us": 0, "exact": False, "formats": ["parquet", "csv"]},
+            "counts": {"segments": 8, "events": 9_876_543, "subscriptions": len(self.names)},
             "durations_s": {"facts": 31.25, "audit": 40.5},
-            "started_us": timestamp(self.minutes + 5),
-            "finished_us": timestamp(self.minutes + 7),
         }
 
 

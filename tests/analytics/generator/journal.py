@@ -1,13 +1,12 @@
 """Writes a synthetic journal of any size: block by block, so that memory does not grow with it.
 
-A block is a stretch of time. All that will ever happen to what is published in it is made at once; what happens
-after its end waits for the blocks to come, and its events, sorted by time, go to the segments.
+A block is a stretch of time. All that will ever happen to what is published in it is made at once; what
+happens after its end waits for the blocks to come, and its events, sorted by time, go to the segments.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -59,9 +58,9 @@ def write(
 ) -> Expected:
     """Write about `events` events, and the backlog file of their end, below `out`.
 
-    `violations` of every class are in it, and nothing else that breaks a rule. `skew` is none, key (one ordering
-    key has half of all messages) or subscription (one is owed as much as all others). The same arguments make
-    the same files.
+    `violations` of every class are in it, and nothing else that breaks a rule. `skew` is none, key (one
+    ordering key has half of all messages) or subscription (one is owed as much as all others). The same
+    arguments make the same files.
     """
     seconds = max(SECONDS_MIN, events // EVENTS_PER_SECOND)
     world = World(START_US, seconds * S, skew)
@@ -141,10 +140,10 @@ class _Writer:
         )
         self._emit(everything, t1_us)
 
-    # -- lives ------------------------------------------------------------------------------------------------
+    # -- lives ---------------------------------------------------------------------------------------------
 
     def _live(self, published: Published, first: int, told: Events) -> list[tuple[np.ndarray, np.ndarray]]:
-        """What becomes of the messages from place `first` on. Returns what is open at the end: sub_id, handle."""
+        """What becomes of the messages from place `first` on. Returns what stays open: sub_id, handle."""
         still_open, subs, places = [], [], []
         for one in self.world.subscriptions:
             ts_us = published.ts_us[first:]
@@ -210,7 +209,7 @@ class _Writer:
         """The ids of messages, by handle - 1, in the order of publishing."""
         rank = np.empty(len(published), np.int64)
         rank[np.argsort(published.ts_us, kind="stable")] = np.arange(len(published))
-        ids = self.expected.messages + 1 + rank
+        ids: np.ndarray = rank + (self.expected.messages + 1)
         self.expected.messages += len(published)
         missing = 1 + self.copies_made - len(self.copy_ids)
         self.copy_ids = np.concatenate([self.copy_ids, np.zeros(missing, np.int64)])
@@ -227,7 +226,7 @@ class _Writer:
                     (before,) = ids[same & (published.place == control.kept_place - 1)]
                     control.kept_after_id = int(before)
 
-    # -- out --------------------------------------------------------------------------------------------------
+    # -- out -----------------------------------------------------------------------------------------------
 
     def _emit(self, everything: Columns, t1_us: int) -> None:
         """Write what happens before `t1_us`; carry the rest."""

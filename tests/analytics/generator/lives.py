@@ -1,8 +1,8 @@
 """What becomes of messages on subscriptions without ordering: every life told to its end, many at once.
 
 Each step takes the earliest thing that happens next to each message: something planned for its subscription,
-a delivery, or the end of a lease. Messages that are finished leave, unless a seek may still bring them back; so
-a few steps treat almost all, and many steps only the few that seeks, drops and failures keep busy.
+a delivery, or the end of a lease. Messages that are finished leave, unless a seek may still bring them back;
+so a few steps treat almost all, and many steps only the few that seeks, drops and failures keep busy.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ class Lives:
         alive[self.status[live] == DONE] = self.world.control_us[sub, after] < NEVER
         return live[alive]
 
-    # -- what was planned -------------------------------------------------------------------------------------
+    # -- what was planned ----------------------------------------------------------------------------------
 
     def _obey(self, rows: np.ndarray) -> None:
         if not len(rows):
@@ -210,7 +210,7 @@ class Lives:
         again = self.exactly_once[rows] & (self.generation[rows] > 0) & (self.rng.random(len(rows)) < 0.05)
         self._answer(Kind.ACK, rows[again], ts_us[again] + 1 + even(0.05 * S), Result.PERMANENT)
 
-    # -- deliveries -------------------------------------------------------------------------------------------
+    # -- deliveries ----------------------------------------------------------------------------------------
 
     def _drop(self, rows: np.ndarray) -> None:
         """Its retention is over."""
@@ -302,7 +302,7 @@ class Lives:
                 aux=EXTENSION_S,
             )
 
-    # -- ends of leases ---------------------------------------------------------------------------------------
+    # -- ends of leases ------------------------------------------------------------------------------------
 
     def _conclude(self, rows: np.ndarray) -> None:
         if not len(rows):
@@ -402,7 +402,7 @@ class Lives:
         self.copies.append(Copy(ts_us, number, *about))
         self.status[rows] = DONE
 
-    # -- events -----------------------------------------------------------------------------------------------
+    # -- events --------------------------------------------------------------------------------------------
 
     def _stream(self, rows: np.ndarray, ts_us: np.ndarray) -> np.ndarray:
         period = self.world.period(ts_us)

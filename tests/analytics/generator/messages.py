@@ -1,7 +1,7 @@
-"""What is published: requests of several messages, to topics of different weight, more at some times than others.
+"""What is published: requests of several messages, to topics of different weight, now more, now fewer.
 
-The messages of a block have handles, their places from 1, until their ids are known: dead letters are published
-among them.
+The messages of a block have handles, their places from 1, until their ids are known: dead letters are
+published among them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What becomes of messages on subscriptions with ordering: key by key, in the order of publishing.
 
-Every message is delivered once and acked, in order, by the client that has the key; only where a message fails
-is what is outstanding behind it reset, and all of it delivered again in order.
+Every message is delivered once and acked, in order, by the client that has the key; only where a message
+fails is what is outstanding behind it reset, and all of it delivered again in order.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class Keys:
                 # Clients have leases that they think are good.
                 again_us[1:] = np.maximum(again_us[1:], first_us[at + 1 : behind] + lease_us + 2)
             final_us[at:behind] = np.maximum.accumulate(again_us)
-            first_us[behind:end] = np.maximum(first_us[behind:end], final_us[behind - 1])
+            first_us[behind:end] = np.maximum(first_us[behind:end], final_us[behind - 1] + 2)
             final_us[behind:end] = first_us[behind:end]
 
     def _tell(
@@ -143,16 +143,16 @@ class Keys:
             )
 
         def stream(rows: np.ndarray, ts_us: np.ndarray) -> np.ndarray:
-            stream_id: np.ndarray = world.stream_id(world.period(ts_us), subscription.index, slot[rows])
-            return stream_id
+            out: np.ndarray = world.stream_id(world.period(ts_us), subscription.index, slot[rows])
+            return out
 
         everything = np.arange(len(handle))
         failed = np.flatnonzero(fate != NOTHING)
         attempt = np.where((fate == NACKED) | (fate == EXPIRED), 2, 1)
         generation = np.where(fate != NOTHING, 2, 1)
         for rows, at_us, number, tries in (
-            (failed, first_us[failed], 1, 1),
-            (everything, final_us, generation, attempt),
+            (everything, first_us, 1, 1),
+            (failed, final_us[failed], 2, attempt[failed]),
         ):
             tell(
                 Kind.DELIVER,
@@ -213,4 +213,5 @@ def _running_max(values: np.ndarray, group: np.ndarray) -> np.ndarray:
     """Within each group (ascending, from 0) the largest so far. Values span less than 2^38 us: three days."""
     base = values.min()
     lifted = (values - base) + (group << 38)
-    return np.maximum.accumulate(lifted) - (group << 38) + base
+    largest: np.ndarray = np.maximum.accumulate(lifted) - (group << 38) + base
+    return largest

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from analytics.layout import Kind
@@ -39,17 +40,17 @@ class Planned:
         """Everything else of that time."""
         steps: list[tuple[int, Callable[[int], None]]] = [(self.world.start_us + 1, self._begin)]
         for number, (ts_us, clean) in enumerate(self.world.restarts_us):
-            steps.append((ts_us, lambda at_us, n=number, c=clean: self._restart(at_us, n + 1, c)))  # type: ignore[misc]
+            steps.append((ts_us, partial(self._restart, period=number + 1, clean=clean)))
         for one in self.world.subscriptions:
-            steps.append((one.start_us, lambda at_us, s=one: self._create(s, at_us)))  # type: ignore[misc]
+            steps.append((one.start_us, partial(self._create, one=one)))
             for control in one.controls:
-                steps.append((control.ts_us, lambda at_us, s=one, c=control: self._obey(s, c)))  # type: ignore[misc]
+                steps.append((control.ts_us, partial(self._obey, one=one, control=control)))
         for ts_us, step in sorted(steps, key=lambda pair: pair[0]):
             if t0_us <= ts_us < t1_us:
                 step(ts_us)
         return self._events.take()
 
-    # -- the server -------------------------------------------------------------------------------------------
+    # -- the server ----------------------------------------------------------------------------------------
 
     def _begin(self, at_us: int) -> None:
         self._start(at_us, 1, True)
@@ -93,9 +94,9 @@ class Planned:
                 stream_id=self.world.stream_id(period, one.index, slot),
             )
 
-    # -- resources --------------------------------------------------------------------------------------------
+    # -- resources -----------------------------------------------------------------------------------------
 
-    def _create(self, one: Subscription, at_us: int) -> None:
+    def _create(self, at_us: int, one: Subscription) -> None:
         self._config(one, "created", at_us)
         period = sum(restart_us < at_us for restart_us, _ in self.world.restarts_us)
         self._streams(one, period, at_us)
@@ -109,8 +110,8 @@ class Planned:
         about = {"change": change, "subscription": resource, **more}
         self._add(Kind.CONFIG, at_us, about, topic_id=one.topic_id, sub_id=one.sub_id)
 
-    def _obey(self, one: Subscription, control: Control) -> None:
-        at_us, where = control.ts_us, {"topic_id": one.topic_id, "sub_id": one.sub_id}
+    def _obey(self, at_us: int, one: Subscription, control: Control) -> None:
+        where = {"topic_id": one.topic_id, "sub_id": one.sub_id}
         if control.kind == plan.SEEK:
             about = {
                 "kept_after_id": control.kept_after_id,

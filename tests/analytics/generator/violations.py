@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from analytics.layout import Kind, Result
 from analytics.tables import CODES
 from tests.analytics.generator import world as plan
@@ -16,7 +18,7 @@ from tests.analytics.generator.world import S, Subscription, World
 
 
 class Violation(NamedTuple):
-    """What the audit has to find. `seq` 0: of a message that is lost, or open and should not be, no event tells."""
+    """What the audit has to find. `seq` 0: what is wrong is not an event (G4)."""
 
     code: str
     sub_id: int
@@ -41,7 +43,7 @@ class Fault:
 
 
 def faults(world: World, each: int) -> list[Fault]:
-    """`each` of every class, spread over the journal, and over the subscriptions that they are possible on."""
+    """`each` of every class, spread over the journal and over the subscriptions that allow it."""
     plain = [world.named(name) for name in ("orders-billing", "audit-archive", "mails-send")]
     ordered = world.named("orders-ledger")
     sought = world.named("audit-replay")
@@ -62,7 +64,7 @@ def faults(world: World, each: int) -> list[Fault]:
 
 
 class Teller:
-    """Adds the events of faults; what has to be found is in `marks`, numbered from 1, by (code, sub_id, handle)."""
+    """Adds the events of faults. `marks` are what has to be found, numbered from 1: code, sub_id, handle."""
 
     def __init__(self, world: World, events: Events) -> None:
         self.world, self.events = world, events
@@ -207,7 +209,7 @@ class _Life:
     def _place(self, ts_us: int, what: str) -> int:
         """The first client of the subscription."""
         world = self.teller.world
-        return int(getattr(world, what)(int(world.period(ts_us)), self.fault.subscription.index, 0))
+        return int(getattr(world, what)(int(world.period(np.array(ts_us))), self.fault.subscription.index, 0))
 
     def _add(self, kind: Kind, at: float, **columns: Any) -> None:
         subscription, delivered_us = self.fault.subscription, self.delivered_us[self.generation]

@@ -1,8 +1,8 @@
 """What a synthetic journal is of: topics, subscriptions, their clients, and what is done to them when.
 
-All of it is planned before the first message, so that the life of a message can be told to its end when it is
-published, whatever seeks and drops lie ahead. Times are microseconds. Messages and what happens to them have even
-times, the plan's events odd ones: nobody has to ask which of two came first.
+All of it is planned before the first message, so that the life of a message can be told to its end when it
+is published, whatever seeks and drops lie ahead. Times are microseconds. Messages and what happens to them
+have even times, the plan's events odd ones: nobody has to ask which of two came first.
 """
 
 from __future__ import annotations
@@ -86,9 +86,11 @@ PROFILES = (
     Profile("clicks-warehouse", "clicks", exactly_once=False, work_s=0.6, clients=4, nacked=0.002),
     Profile("clicks-live", "clicks", passes=0.4, retain_acked=True, seeks=("back", "future")),
     Profile("mails-send", "mails", nacked=0.03, poison=0.01, attempts_max=5, work_s=0.8, spread=0.7),
-    Profile("mails-log", "mails", exactly_once=False, stuck=0.003, attempts_max=6, poison=0.002, retention_s=600),
+    Profile("mails-log", "mails", exactly_once=False, stuck=0.003, poison=0.002, attempts_max=6,
+            retention_s=600),
     Profile("audit-archive", "audit", extends=True, work_s=8.0, spread=0.5, clients=3, slow=1.5),
-    Profile("audit-replay", "audit", retain_acked=True, late=0.01, seeks=("back", "future", "exact", "part", "now")),
+    Profile("audit-replay", "audit", retain_acked=True, late=0.01,
+            seeks=("back", "future", "exact", "part", "now")),
     Profile("audit-branch", "audit", seeks=("snapshot",)),
     Profile("sensors-store", "sensors", exactly_once=False, ordered=True, trouble=0.02, clients=3),
     Profile("sensors-alarm", "sensors", passes=0.3, stuck=0.02, poison=0.0005, retention_s=600, clients=1),
@@ -145,7 +147,7 @@ class World:
         self.start_us, self.end_us = start_us, start_us + duration_us
         self.weights = dict(TOPICS)
         self.hot_key = 0.0  # share of the topic `orders`
-        profiles = PROFILES
+        profiles: tuple[Profile, ...] = PROFILES
         if skew == "key":
             # Half of all messages are of one key.
             self.weights = {name: share * 0.4 for name, share in TOPICS.items()} | {"orders": 0.0}
@@ -192,12 +194,12 @@ class World:
     def of_topic(self, topic_id: int) -> list[Subscription]:
         return [one for one in self.subscriptions if one.topic_id == topic_id]
 
-    # -- what is done to subscriptions ------------------------------------------------------------------------
+    # -- what is done to subscriptions ---------------------------------------------------------------------
 
     def _plan(self, one: Subscription) -> None:
         profile = one.profile
         if profile.seeks:
-            # At most 50 of a subscription; far enough apart that each finds the leases of the one before over.
+            # At most 50; far enough apart that each finds over what was leased when the one before came.
             every_us = max(300 * S, (self.end_us - self.start_us) // 50) // 2 * 2
             at_us, turn = one.start_us + 200 * S + one.index * 1000, 0
             while at_us < self.end_us - 100 * S:
@@ -230,7 +232,7 @@ class World:
     def settle(
         self, t0_us: int, t1_us: int, request_us: np.ndarray, topic_id: np.ndarray, size: np.ndarray
     ) -> None:
-        """The requests from `t0_us` to `t1_us` are known: set the times of seeks that are to hit one exactly."""
+        """The requests of a time are known: seeks that are to hit one exactly get its time."""
         for one in self.subscriptions:
             for control in one.controls:
                 for is_meant, name in ((control.exact, "target_us"), (control.part, "kept_us")):
@@ -262,12 +264,12 @@ class World:
                 self.control_kept_place[where] = control.kept_place
         # The next seek from a place on, and how many snapshots lie before it.
         is_seek = (self.control_kind == SEEK) | (self.control_kind == SEEK_SNAPSHOT)
-        at = np.where(is_seek, np.arange(width), width - 1)
-        self.next_seek = np.minimum.accumulate(at[:, ::-1], axis=1)[:, ::-1]
+        place = np.where(is_seek, np.arange(width), width - 1)
+        self.next_seek = np.minimum.accumulate(place[:, ::-1], axis=1)[:, ::-1]
         is_snapshot = self.control_kind == SNAPSHOT
         self.snapshots_before = np.cumsum(is_snapshot, axis=1) - is_snapshot
 
-    # -- clients ----------------------------------------------------------------------------------------------
+    # -- clients -------------------------------------------------------------------------------------------
 
     def period(self, ts_us: np.ndarray) -> np.ndarray:
         """How many times the server has been restarted."""

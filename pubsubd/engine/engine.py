@@ -167,6 +167,8 @@ class Engine:
     async def start(self, version: str, sealed_seq: int = 0) -> None:
         """Restore the broker and commit the start; the journal up to `sealed_seq` is in segments.
 
+        Segments that go on after the database ends are not believed: see `sealed_seq`.
+
         Raises:
             StorageFailed: the database can be read but not written, or not read.
             Damaged: what it holds makes no sense.
@@ -319,6 +321,11 @@ class Engine:
     @property
     def journal_seq(self) -> int:
         return self._journal.last_seq
+
+    @property
+    def sealed_seq(self) -> int:
+        """The journal up to here is in segments, as far as this process knows; 0: nothing is."""
+        return self._sealed_seq
 
     def watch_tail(self, grew: Callable[[int, int], None]) -> None:
         """After each commit `grew(events, since_us)` hears how many events are in no segment, and since when
@@ -514,6 +521,8 @@ class Engine:
         )
         broker = Broker.restore(saved, self._store.secret, self._store.boot, self._journal_on)
         self._oplog_bytes = sum(map(len, loaded.oplog))
+        if self._sealed_seq > broker.journal_seq:
+            self._sealed_seq = 0
         self._journal = Journal(
             broker.journal_seq,
             loaded.journal_rows,

@@ -23,7 +23,7 @@ from pubsubd.logs import configure
 from pubsubd.model import limits
 from pubsubd.server.admin import SERVICE as ADMIN_SERVICE
 from pubsubd.server.admin import Admin
-from pubsubd.server.sealing import Place, Sealer, prepare
+from pubsubd.server.sealing import Place, Sealer, abandon, prepare
 from pubsubd.server.service import Service
 from pubsubd.settings import LOOPBACK_V4, Durability, Settings, Started, StartupError
 from pubsubd.storage.store import StorageFailed, Store, Unusable
@@ -115,6 +115,8 @@ async def _serve(
         raise StartupError(f"the database {store.path} cannot be used: {failure}") from failure
     except Damaged as failure:
         raise StartupError(f"the database {store.path} is damaged: {failure}") from failure
+    if place is not None and place.sealed_seq > engine.sealed_seq:
+        abandon(place)
     sealer = Sealer(engine, place, settings.sealing) if place else None
     service = Service(engine, settings.ack_batch_policy)
     server = grpc.aio.server(options=_OPTIONS)

@@ -73,6 +73,17 @@ def prepare(data_dir: Path, journal_dir: Path, secret: bytes) -> Place:
     return place
 
 
+def abandon(place: Place) -> None:
+    """The segments go on after the database ends, which was perhaps restored from a copy: its next events
+    will have numbers that others have. Nothing is added, now or when the numbers have caught up."""
+    place.refusal = (
+        f"the journal in {place.journal_dir} knows more than the database, which may have been restored from "
+        "a copy; move it, or name another"
+    )
+    with contextlib.suppress(OSError):
+        segments.own(place.journal_dir, "nobody: the database has become older than these segments")
+
+
 class Sealer:
     """Seals when the tail is long or old enough, and when asked."""
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from analytics.dimensions import Dimensions
+from analytics.dimensions import Dimensions, with_epoch
 from analytics.layout import Kind
 from analytics.owed import leased_at_seeks
 
@@ -156,13 +156,13 @@ def _with_earlier_blocks(running: DataFrame, rows: DataFrame) -> DataFrame:
     )
 
 
-def redeliveries(events: DataFrame, messages: DataFrame) -> DataFrame:
-    """(sub_id, epoch, okey, message_id, seq, other, code): G5_redelivery_gap.
+def redeliveries(events: DataFrame, messages: DataFrame) -> DataFrame | None:
+    """(sub_id, epoch, okey, message_id, seq, other, code): G5_redelivery_gap; None: there is nothing to
+    judge.
 
     `events` have a column `epoch`. The violation is the delivery that followed, and `other` the message whose
     redelivery it followed.
     """
-    from pyspark.sql import Window
     from pyspark.sql import functions as F
 
     keys = (
@@ -172,8 +172,31 @@ def redeliveries(events: DataFrame, messages: DataFrame) -> DataFrame:
         .select(*_KEY)
         .persist()
     )
-    deliveries = events.where(F.col("kind") == int(Kind.DELIVER)).where("okey <> 0")
-    deliveries = _of_keys(deliveries, keys).select(*_KEY, "message_id", "seq", "ts_us", "generation")
+    if keys.isEmpty():
+        return None
+    of_keys = _of_keys(messages, keys)
+    leaps = _leaps(_of_keys(events.where(F.col("kind") == int(Kind.DELIVER)), keys), of_keys).persist()
+    if leaps.isEmpty():
+        return None
+    stretch = F.explode(F.expr(f"sequence(low div {_STRETCH_IDS}, high div {_STRETCH_IDS})"))
+    passed = of_keys.withColumn("stretch", F.expr(f"message_id div {_STRETCH_IDS}"))
+    return (
+        passed.join(F.broadcast(leaps.withColumn("stretch", stretch)), [*_KEY, "stretch"])
+        .where("message_id > low and message_id < high and (closed_us is null or closed_us > next_us)")
+        .select(
+            *_KEY, F.col("high").alias("message_id"), F.col("next_seq").alias("seq"),
+            F.col("low").alias("other"), F.lit("G5_redelivery_gap").alias("code"),
+        )
+        .distinct()
+    )  # fmt: skip
+
+
+def _leaps(deliveries: DataFrame, messages: DataFrame) -> DataFrame:
+    """Redeliveries of `low` that are followed by a delivery of `high`, which is later than the next of the
+    key."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F
+
     in_time = Window.partitionBy(*_KEY).orderBy("seq")
     followed = deliveries.select(
         *_KEY,
@@ -184,35 +207,19 @@ def redeliveries(events: DataFrame, messages: DataFrame) -> DataFrame:
         F.lead("seq").over(in_time).alias("next_seq"),
         F.lead("ts_us").over(in_time).alias("next_us"),
     ).where("generation > 1 and high > low + 1")
-    of_keys = _of_keys(messages, keys)
     in_key = Window.partitionBy(*_KEY).orderBy("message_id")
-    places = of_keys.select(
+    places = messages.select(
         *_KEY,
         F.col("message_id").alias("low"),
         "first_seq",
         F.lead("message_id").over(in_key).alias("successor"),
     )
     # The first delivery of an epoch is no redelivery, whatever its generation.
-    leaps = (
+    return (
         followed.join(places, [*_KEY, "low"])
         .where("seq > first_seq and high > successor")
         .select(*_KEY, "low", "high", "next_seq", "next_us")
-        .persist()
     )
-    stretch = F.explode(F.expr(f"sequence(low div {_STRETCH_IDS}, high div {_STRETCH_IDS})"))
-    between = (
-        leaps.withColumn("stretch", stretch)
-        .join(
-            of_keys.withColumn("stretch", F.expr(f"message_id div {_STRETCH_IDS}")), [*_KEY, "stretch"]
-        )
-        .where("message_id > low and message_id < high and (closed_us is null or closed_us > next_us)")
-        .select(
-            *_KEY, F.col("high").alias("message_id"), F.col("next_seq").alias("seq"),
-            F.col("low").alias("other"),
-        )
-        .distinct()
-    )  # fmt: skip
-    return between.withColumn("code", F.lit("G5_redelivery_gap"))
 
 
 def _of_keys(rows: DataFrame, keys: DataFrame) -> DataFrame:
@@ -230,13 +237,12 @@ def judge(
     """Rows of `backlog.FOUND` with the codes of G5, for messages from `first_id` on."""
     from pyspark.sql import functions as F
 
-    from analytics.dimensions import with_epoch
-
     ordered = ordered_subscriptions(dimensions)
-    mine = with_epoch(events.where(F.col("sub_id").isin(ordered)), dimensions)
-    known = messages(facts, untouched, dimensions, first_id)
-    found = _judge(mine, known, key_rows_max).persist()
+    mine = with_epoch(events.where(F.col("sub_id").isin(ordered) & (F.col("okey") != 0)), dimensions)
+    known = messages(facts, untouched, dimensions, first_id).persist()
+    found = _judge(mine, known, key_rows_max)
     if any(dimensions.seeks(sub_id) for sub_id in ordered):
+        found = found.persist()
         doubtful = found.where("epoch > 0").select(*_KEY).distinct().persist()
         if not doubtful.isEmpty():
             again = _judge(mine, _with_leases(known, doubtful, events, dimensions), key_rows_max)
@@ -248,7 +254,8 @@ def _judge(events: DataFrame, messages: DataFrame, key_rows_max: int) -> DataFra
     from pyspark.sql import functions as F
 
     first = first_deliveries(messages, key_rows_max).withColumn("other", F.lit(0).cast("bigint"))
-    return first.unionByName(redeliveries(events, messages))
+    again = redeliveries(events, messages)
+    return first if again is None else first.unionByName(again)
 
 
 def _with_leases(
@@ -264,4 +271,5 @@ def _with_leases(
         .join(leased, ["sub_id", "epoch", "message_id"], "left")
         .withColumn("carried", marked)
         .drop("leased")
+        .persist()
     )

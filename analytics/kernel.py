@@ -456,7 +456,9 @@ def replay(columns: Mapping[str, Ints], rules: Rules) -> Replayed:
     state = _states(rows, first, has_steps)
     before = _before(rows, what, state, first, is_first, has_steps)
     found_rows, found_codes = _findings(rows, messages, rules, before)
-    return _facts(rows, messages, rules, what, state, before, first, found_rows, found_codes)
+    state_before = before.state
+    del before
+    return _facts(rows, messages, rules, what, state, state_before, first, found_rows, found_codes)
 
 
 def _packed(columns: Mapping[str, Ints]) -> dict[str, Ints]:
@@ -552,13 +554,13 @@ def _facts(
     rules: Rules,
     what: Ints,
     state: Ints,
-    before: _Before,
+    state_before: Ints,
     first: Ints,
     found_rows: Ints,
     found_codes: Ints,
 ) -> Replayed:
     """One row per message, subscription and epoch in which something happened to it."""
-    begins = np.ones(len(first), np.bool_)
+    begins = np.ones(len(rows.seq), np.bool_)
     begins[1:] = (rows.message[1:] != rows.message[:-1]) | (rows.epoch[1:] != rows.epoch[:-1])
     start = np.flatnonzero(begins)
     group = np.cumsum(begins, dtype=np.int32) - np.int32(1)
@@ -578,17 +580,19 @@ def _facts(
         return out
 
     deliver = of(_What.DELIVER)
+    deliveries = count(deliver)
+    owed = _owed(rows, messages, rules, what, state, first, start, deliveries)
+    del state, first
     is_first_one = np.ones(len(deliver), np.bool_)
     is_first_one[1:] = group[deliver[1:]] != group[deliver[:-1]]
-    is_collateral = before.state[deliver] == State.RESET
+    is_collateral = state_before[deliver] == State.RESET
     begun = deliver[(rows.generation[deliver] == 1) | (is_first_one & ~is_collateral)]
     acked = of(_What.ACK_OK)
-    was_there = ~_HAS_ENDED[before.state] & (before.state != State.LEASED)
+    was_there = ~_HAS_ENDED[state_before] & (state_before != State.LEASED)
     gone = np.flatnonzero((what >= _What.LEFT_FOR_GOOD) | ((rows.kind == Step.DROPPED) & was_there))
     last_us = np.zeros(size, np.int64)
     last_us[group[deliver]] = rows.ts_us[deliver]
     violations = count(found_rows)
-    deliveries = count(deliver)
     columns = {
         "sub_id": messages.sub_id[message],
         "message_id": messages.message_id[message],
@@ -608,7 +612,7 @@ def _facts(
         "acks": count(acked),
         "ack_us": value_at(rows.ts_us, acked),
         "gone_us": value_at(rows.ts_us, gone),
-        "owed": _owed(rows, messages, rules, what, state, first, start, deliveries),
+        "owed": owed,
         "partial": messages.message_id[message] < rules.first_message_id,
         "violations": violations,
     }
@@ -642,7 +646,7 @@ def _owed(
     kind = rows.kind[start]
     is_sought = (kind >= Step.ACKNOWLEDGED) & (kind <= Step.SNAPSHOT)
     owed: Bools = pub_us != 0
-    was_created = pub_us >= rules.created(messages.sub_id)[message]
+    was_created = pub_us >= rules.created.at(messages.sub_id)[message]
     owed &= was_created | is_sought | (rows.epoch[start] > 0)
     if is_sought.any():
         brought_in = _last((rows.kind == Step.BROUGHT_BACK) | (rows.kind == Step.SNAPSHOT), first)[start] >= 0

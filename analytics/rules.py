@@ -111,13 +111,23 @@ class Drops(PerSubscription):
 
 
 @dataclass(frozen=True)
+class Created(PerSubscription):
+    ts_us: Ints
+
+    def at(self, sub_id: Ints) -> Ints:
+        """When each subscription was created; 0: before the range, or not known."""
+        low, high = self.spans(sub_id)
+        return np.where(high > low, self.ts_us[low], 0) if len(self.ts_us) else low
+
+
+@dataclass(frozen=True)
 class Rules:
     """What the kernel must know of subscriptions, as arrays that are cheap to send to every worker."""
 
     settings: Settings
     seeks: Seeks
     drops: Drops
-    created_us: Mapping[int, int]  # by sub_id, where it was seen created
+    created: Created
     tolerance_us: int = 0  # so much too early is not worth a word
     first_message_id: int = 0  # of the messages published in the range; earlier ones are known in part
 
@@ -152,14 +162,12 @@ class Rules:
                     for sub_id, drops in dimensions.drops.items()
                 }
             ),
-            created_us={
-                sub_id: known.start_us for sub_id, known in dimensions.subscriptions.items() if known.start_us
-            },
+            created=Created.of(
+                {
+                    sub_id: [(known.start_seq, known.start_us)]
+                    for sub_id, known in dimensions.subscriptions.items()
+                }
+            ),
             tolerance_us=tolerance_us,
             first_message_id=first_message_id,
         )  # fmt: skip
-
-    def created(self, sub_id: Ints) -> Ints:
-        """When each subscription was created; 0: before the range."""
-        known, which = np.unique(sub_id, return_inverse=True)
-        return np.array([self.created_us.get(int(one), 0) for one in known], np.int64)[which]

@@ -8,13 +8,17 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("pyarrow", reason="needs pubsubd[analytics]")
+
 from analytics.dimensions import Dimensions
 from analytics.layout import COLUMNS
 from tests.analytics import reference
 from tests.analytics.generator.builder import Builder
+from tests.analytics.generator.segments import SCHEMA
 from tests.analytics.scenarios import SCENARIOS, US, Expected, Row, dimensions_of, journal, leased, rows_of
 
 Replay = Callable[..., list[Row]]
+
 
 _written: tuple[Builder, dict[str, Expected]] | None = None
 _rows: dict[str, list[Row]] = {}
@@ -39,11 +43,33 @@ def by_kernel(
     return replay(columns, Rules.of(dimensions, tolerance_us, first_message_id)).rows()
 
 
-IMPLEMENTATIONS: dict[str, Replay] = {"reference": by_reference, "kernel": by_kernel}
+def by_windows(events: list[Row], dimensions: Dimensions, **options: int) -> list[Row]:
+    """Needs the session of the fixture `spark`."""
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+    from tests.analytics import windows
+
+    table = pa.Table.from_pylist(events, SCHEMA)
+    frame = SparkSession.active().createDataFrame(table)
+    rows = windows.facts(frame, dimensions, **options).collect()
+    return sorted((row.asDict() for row in rows), key=lambda row: [row[name] for name in KEY])
+
+
+KEY = ("sub_id", "message_id", "epoch")
+IMPLEMENTATIONS: dict[str, Replay] = {"reference": by_reference, "kernel": by_kernel, "windows": by_windows}
 
 
 @pytest.fixture(params=IMPLEMENTATIONS)
 def replay(request: pytest.FixtureRequest) -> Replay:
+    if request.param == "windows":
+        request.getfixturevalue("spark")
+    return IMPLEMENTATIONS[request.param]
+
+
+@pytest.fixture(params=["reference", "kernel"])
+def quick_replay(request: pytest.FixtureRequest) -> Replay:
+    """Without those that need seconds for each call."""
     return IMPLEMENTATIONS[request.param]
 
 
@@ -83,11 +109,11 @@ def test_an_event_as_early_as_the_tolerance_is_right(replay: Replay) -> None:
     assert _found(_replay(replay, b, tolerance_us=5_000)) == [early]
 
 
-def test_the_tolerance_is_not_for_answers(replay: Replay) -> None:
+def test_the_tolerance_is_not_for_answers(quick_replay: Replay) -> None:
     b = Builder()
     sub, message = leased(b)
     refused = b.ack(sub, message, at=12 - US, result=2)
-    assert _found(_replay(replay, b, tolerance_us=5_000)) == [refused]
+    assert _found(_replay(quick_replay, b, tolerance_us=5_000)) == [refused]
 
 
 def test_what_was_published_before_the_range_is_judged_from_its_first_delivery_on(replay: Replay) -> None:
@@ -108,38 +134,40 @@ def test_what_was_published_before_the_range_is_judged_from_its_first_delivery_o
     assert not row["partial"] and row["v_seq"] == [seen_from, again, refused]
 
 
-def test_a_message_of_which_only_answers_are_left_has_no_publish_time(replay: Replay) -> None:
+def test_a_message_of_which_only_answers_are_left_has_no_publish_time(quick_replay: Replay) -> None:
     b = Builder()
     sub, message = leased(b)
     seq = b.ack(sub, message, at=3)
     b.seek(sub, to=0, at=4)
     b.bulk_drop(sub, at=5)
     events = [row for row in rows_of(b) if row["seq"] == seq]
-    (row,) = replay(events, dimensions_of(b), first_message_id=message + 1)
+    (row,) = quick_replay(events, dimensions_of(b), first_message_id=message + 1)
     assert row["pub_us"] is None and not row["owed"] and row["gone_us"] is None and row["v_seq"] == []
 
 
-def test_a_subscription_of_which_nothing_is_known_is_judged_as_without_exactly_once(replay: Replay) -> None:
+def test_a_subscription_of_which_nothing_is_known_is_judged_as_without_exactly_once(
+    quick_replay: Replay,
+) -> None:
     b = Builder()
     sub, message = leased(b)
     b.expire(sub, message)
     b.ack(sub, message, at=13)
     again = b.deliver(sub, message, at=14)
-    (row,) = replay(rows_of(b), Dimensions())
+    (row,) = quick_replay(rows_of(b), Dimensions())
     assert row["v_seq"] == [again]
 
 
-def test_the_order_in_which_events_come_does_not_matter(replay: Replay) -> None:
+def test_the_order_in_which_events_come_does_not_matter(quick_replay: Replay) -> None:
     builder, _ = journal()
     rows, dimensions = rows_of(builder), dimensions_of(builder)
-    assert replay(rows[::-1], dimensions) == replay(rows, dimensions)
+    assert quick_replay(rows[::-1], dimensions) == quick_replay(rows, dimensions)
 
 
-def test_without_events_there_are_no_facts(replay: Replay) -> None:
-    assert replay([], Dimensions()) == []
+def test_without_events_there_are_no_facts(quick_replay: Replay) -> None:
+    assert quick_replay([], Dimensions()) == []
 
 
-def test_a_message_with_a_hundred_thousand_events_is_replayed(replay: Replay) -> None:
+def test_a_message_with_a_hundred_thousand_events_is_replayed(quick_replay: Replay) -> None:
     b = Builder()
     sub, message = leased(b)
     for _ in range(33_333):
@@ -147,6 +175,6 @@ def test_a_message_with_a_hundred_thousand_events_is_replayed(replay: Replay) ->
         b.nack(sub, message)
         b.deliver(sub, message)
     early = b.deliver(sub, message)
-    (row,) = _replay(replay, b)
+    (row,) = _replay(quick_replay, b)
     assert (row["deliveries"], row["extends"], row["nacks"]) == (33_335, 33_333, 33_333)
     assert row["v_seq"] == [early]

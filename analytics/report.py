@@ -1,8 +1,8 @@
 """The report: OUT/report.html, one page without any network access, from the tables that are in OUT.
 
-Needs pyarrow and plotly, no Spark: `write` reads the Parquet folders as they are. What is made of the tables is in
-`report_page`; here it is put together. The page may run its own two scripts, known by their hashes, and nothing
-else, so even text that got past the escaping could not run.
+Needs pyarrow and plotly, no Spark: `write` reads the Parquet folders as they are. What is made of the tables
+is in `report_page`; here it is put together. The page may run its own two scripts, known by their hashes, and
+nothing else, so even text that got past the escaping could not run.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from importlib import resources
+from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING, Any
 
@@ -50,8 +51,21 @@ def run(run: Run) -> None:
             write(run.out.path)
             return
         with tempfile.TemporaryDirectory() as folder:
-            run.out.copy(READ, folder)
+            _fetch(run, Path(folder))
             run.out.write_text(NAME, build(folder))
+
+
+def _fetch(run: Run, folder: Path) -> None:
+    """Bring the tables that are read to this machine, through the file systems that Spark knows."""
+    files = paths.Files(run.spark)
+    for name in READ:
+        if run.out.exists(name):
+            for one in files.below(run.out.table(name)):
+                (folder / name / one.relative).parent.mkdir(parents=True, exist_ok=True)
+                (folder / name / one.relative).write_bytes(files.read(one.path))
+    record = run.out.read_run()
+    if record:
+        (folder / "_RUN.json").write_text(json.dumps(record), encoding="utf-8")
 
 
 def write(out: str) -> str:
@@ -72,9 +86,7 @@ def build(out: str, now: datetime | None = None) -> str:
     tables = Tables(out)
     present = [name for name in READ if name in tables.names()]
     if not present:
-        raise UsageError(
-            f"{out} holds none of the tables that a report is made of; run an audit or health first."
-        )
+        raise UsageError(f"{out} holds none of the tables that a report needs; run an audit or health first.")
     record = tables.run_record()
     audit = tables.rows("audit_summary")
     health = tables.read("health_minute")
@@ -198,8 +210,8 @@ def _intro(plots: Plots) -> Html:
     each = "a minute" if plots.grid.step == 1 else f"{plots.grid.step:,} minutes"
     return tag(
         "p",
-        f"Each point of the plots below is {each}, labelled with its beginning. Drag over a plot to zoom (all plots "
-        "over time follow), double-click to return.",
+        f"Each point of the plots below is {each}, labelled with its beginning. With a mouse, drag over a "
+        "plot to zoom (all plots over time follow), and double-click to return.",
     )
 
 
@@ -207,8 +219,8 @@ def _merged(plots: Plots) -> str:
     if plots.grid is None or plots.grid.step == 1:
         return "Plots show every minute."
     return (
-        f"Plots merge {plots.grid.step:,} minutes into a point: counts and histograms are added up, of backlog and "
-        "age the highest is taken. The tables have every minute."
+        f"Plots merge {plots.grid.step:,} minutes into a point: counts and histograms are added up, of "
+        "backlog and age the highest is taken. The tables have every minute."
     )
 
 
@@ -296,7 +308,7 @@ def as_script_data(value: Any) -> str:
 
 def _script(source: str) -> str:
     """A script as it may stand inside a script element."""
-    # A browser turns CR LF into LF before it takes the hash. The other two would change where the element ends.
+    # A browser turns CR LF into LF before it takes the hash. The others would change where the element ends.
     source = source.replace("\r\n", "\n")
     if "</script" in source.lower() or "<!--" in source:
         source = source.replace("</script", "<\\/script").replace("<!--", "<\\!--")

@@ -240,7 +240,7 @@ def text(summary: Summary, width: int = 80, rows_max: int = ROWS_MAX) -> str:
     if not summary.complete:
         lines.append("The journal is incomplete, so what was not found may still have happened.")
     lines.append(f"Verdict: {LABELS[summary.verdict]}")
-    return "".join(line.rstrip() + "\n" for line in lines)
+    return "\n".join(line.rstrip() for line in lines)
 
 
 def _line(first: str, second: str, third: str, last: str, width: int) -> str:

@@ -1,4 +1,4 @@
-"""HTML out of values. Whatever comes from tables goes through `text`; only this module writes tags around values."""
+"""HTML out of values. Whatever comes from tables goes through `text`, and only this module writes tags."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from analytics import summary
 
-NONE = "–"
+NONE = "\N{EN DASH}"
 
 
 class Html(str):
@@ -27,7 +27,7 @@ def join(parts: Iterable[object], between: str = "") -> Html:
 
 
 def tag(name: str, *inside: object, **attributes: object) -> Html:
-    """`<name …>inside</name>`; an attribute that is None is left out, `class_` stands for `class`, _ for -."""
+    """An element; an attribute that is None is left out, `class_` stands for `class`, and _ for -."""
     given = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{html.escape(str(value))}"'
         for key, value in attributes.items()

@@ -230,8 +230,8 @@ class Plots:
         health = self.health
         backlogs, ages = [], []
         if health is not None:
-            backlogs = self._states("backlog")
-            ages = self._states("oldest_age_s", growth_per_minute=60.0)
+            backlogs = self._states(health.values("backlog"))
+            ages = self._states(health.ages())
         return [
             over_time(
                 "backlog",
@@ -247,14 +247,13 @@ class Plots:
             ),
         ]
 
-    def _states(self, column: str, growth_per_minute: float = 0.0) -> list[Line]:
+    def _states(self, values: np.ndarray) -> list[Line]:
         assert self.health is not None
-        values = self.health.values(column)
         ids, place = np.unique(self.health.sub_id, return_inverse=True)
         peaks = np.full(len(ids), -np.inf)
         np.fmax.at(peaks, place, values)
         chosen = worst({int(sub_id): float(peak) for sub_id, peak in zip(ids, peaks, strict=True)})
-        return [self._line(one, self.health.state(one, column, growth_per_minute)) for one in chosen]
+        return [self._line(one, self.health.state(one, values)) for one in chosen]
 
     # Latency.
 
@@ -363,7 +362,7 @@ class Plots:
         ]
 
     def _shares(self, part: str, whole: str) -> list[Line]:
-        """part / whole in per cent; the worst are those with most of `part`, since shares of little say little."""
+        """part / whole in per cent, of those with most of `part`: shares of little say little."""
         assert self.health is not None
         return [
             self._line(one, 100 * ratio(self.health.of(one, part), self.health.of(one, whole)))
@@ -373,31 +372,39 @@ class Plots:
     # Clients.
 
     def fairness(self) -> list[Plot]:
-        counts: dict[int, np.ndarray] = {}
-        jain: dict[int, np.ndarray] = {}
-        largest: dict[int, np.ndarray] = {}
-        if self.clients is not None and self.grid is not None:
-            counts, jain, largest = _per_client(self.clients, self.grid)
-        unfair = {sub_id: 1.0001 - _lowest(values) for sub_id, values in jain.items()}
-        greedy = {sub_id: _peak(values) for sub_id, values in largest.items()}
-        many = {sub_id: _peak(values) for sub_id, values in counts.items()}
+        shares = Shares(self.clients, self.grid) if self.clients is not None and self.grid else None
+        many: dict[int, float] = {}
+        unfair: dict[int, float] = {}
+        greedy: dict[int, float] = {}
+        for sub_id in shares.sub_ids if shares else ():
+            clients, jain, largest = shares.of(sub_id)
+            many[sub_id] = clients.max()
+            if np.isfinite(jain).any():
+                # Perfectly fair ones are drawn too, if there are no others.
+                unfair[sub_id] = 1.0001 - float(np.nanmin(jain))
+                greedy[sub_id] = float(np.nanmax(largest))
+
+        def lines(chosen: Sequence[int], which: int, factor: float = 1.0) -> list[Line]:
+            assert shares is not None or not chosen
+            return [self._line(one, factor * shares.of(one)[which]) for one in chosen if shares]
+
         return [
             over_time(
                 "clients",
-                [self._line(one, counts[one]) for one in worst(many)],
+                lines(worst(many), 0),
                 self.grid,
                 "clients",
             ),
             over_time(
                 "fairness",
-                [self._line(one, jain[one]) for one in worst(unfair)],
+                lines(worst(unfair), 1),
                 self.grid,
                 "Jain's index (0 to 1)",
                 {"range": [0, 1.05]},
             ),
             over_time(
                 "largest-share",
-                [self._line(one, 100 * largest[one]) for one in worst(greedy)],
+                lines(worst(greedy), 2, 100.0),
                 self.grid,
                 "share of deliveries",
                 {"range": [0, 105], **_PER_CENT},
@@ -491,43 +498,47 @@ def _grid(present: Sequence[pa.Table]) -> Grid | None:
     return Grid.over(int(min(low for low, _ in spans)), int(max(high for _, high in spans)))
 
 
-def _peak(values: np.ndarray) -> float:
-    return float(np.nanmax(values)) if np.isfinite(values).any() else 0.0
+class Shares:
+    """How the deliveries of each subscription were spread over its clients; exact for merged minutes."""
 
+    def __init__(self, table: pa.Table, grid: Grid) -> None:
+        self.grid = grid
+        merged = (
+            table.select(["sub_id", "client_id", "delivered"])
+            .append_column("slot", pa.array(grid.slots(minutes_of(table["minute"]))))
+            .group_by(["sub_id", "client_id", "slot"])
+            .aggregate([("delivered", "sum")])
+            .sort_by("sub_id")
+        )
+        served = numbers(merged["delivered_sum"]) > 0
+        self._slots = numbers(merged["slot"]).astype(np.int64)[served]
+        self._delivered = numbers(merged["delivered_sum"])[served]
+        ids, starts = np.unique(numbers(merged["sub_id"]).astype(np.int64)[served], return_index=True)
+        ends = np.append(starts[1:], len(self._slots))
+        self._rows = {int(i): slice(int(a), int(b)) for i, a, b in zip(ids, starts, ends, strict=True)}
 
-def _lowest(values: np.ndarray) -> float:
-    return float(np.nanmin(values)) if np.isfinite(values).any() else 1.0001
+    @property
+    def sub_ids(self) -> list[int]:
+        return list(self._rows)
 
+    def of(self, sub_id: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Per point: clients that got messages, Jain's index, and the largest share of one client.
 
-def _per_client(
-    table: pa.Table, grid: Grid
-) -> tuple[dict[int, np.ndarray], dict[int, np.ndarray], dict[int, np.ndarray]]:
-    """Per subscription and point: clients seen, Jain's index, and the largest share; exact for merged minutes.
-
-    The latter two only where at least two clients were seen and something was delivered.
-    """
-    slots = grid.slots(minutes_of(table["minute"]))
-    merged = (
-        table.select(["sub_id", "client_id", "delivered"])
-        .append_column("slot", pa.array(slots))
-        .group_by(["sub_id", "client_id", "slot"])
-        .aggregate([("delivered", "sum")])
-    )
-    sub_ids, slot = numbers(merged["sub_id"]).astype(np.int64), numbers(merged["slot"]).astype(np.int64)
-    delivered = np.nan_to_num(numbers(merged["delivered_sum"]))
-    answer: tuple[dict[int, np.ndarray], ...] = ({}, {}, {})
-    for sub_id in np.unique(sub_ids).tolist():
-        rows = sub_ids == sub_id
-        n = np.bincount(slot[rows], minlength=grid.points).astype(float)
-        total = np.bincount(slot[rows], weights=delivered[rows], minlength=grid.points)
-        squares = np.bincount(slot[rows], weights=delivered[rows] ** 2, minlength=grid.points)
-        largest = np.zeros(grid.points)
-        np.maximum.at(largest, slot[rows], delivered[rows])
-        several = (n >= 2) & (total > 0)
-        answer[0][sub_id] = n
-        answer[1][sub_id] = np.where(several, ratio(total**2, n * squares), np.nan)
-        answer[2][sub_id] = np.where(several, ratio(largest, total), np.nan)
-    return answer[0], answer[1], answer[2]
+        The latter two are NaN where there are not two clients at least.
+        """
+        rows, points = self._rows[sub_id], self.grid.points
+        slots, delivered = self._slots[rows], self._delivered[rows]
+        clients = np.bincount(slots, minlength=points).astype(float)
+        total = np.bincount(slots, weights=delivered, minlength=points)
+        squares = np.bincount(slots, weights=delivered**2, minlength=points)
+        largest = np.zeros(points)
+        np.maximum.at(largest, slots, delivered)
+        several = clients >= 2
+        return (
+            clients,
+            np.where(several, ratio(total**2, clients * squares), np.nan),
+            np.where(several, ratio(largest, total), np.nan),
+        )
 
 
 def _whole_axis(title: str, longest: int) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import pyarrow.dataset as ds
 from analytics.layout import Kind, Result
 from analytics.report_page.data import Tables
 from analytics.report_page.markup import (
+    NONE,
     Cell,
     Column,
     Html,
@@ -37,6 +38,7 @@ ROWS_MAX = 2_000  # of a table on the page
 EVIDENCE_MAX = 10  # violations per code that are shown with all events of their message
 EVENTS_MAX = 100  # of a message
 CLIENTS_MAX = 200
+NAME_MAX = 90  # characters of a name in a table
 
 
 def section(key: str, title: str, *inside: object) -> Html:
@@ -127,11 +129,11 @@ def verdict(summary: Summary | None) -> Html:
         "Verdict",
         tag(
             "p",
-            "What the server promised, checked against every event in the journal. ",
+            "What the server promised, checked against every event in the range. ",
             tag("b", "Not promised"),
             " means that the subscription's settings do not include it; what is found there is a note. ",
             tag("b", "Not checked"),
-            " means that something to compare with was not at hand (G4 needs the backlog of the journal's end). ",
+            " means that something to compare with was not at hand: G4 needs the backlog of the journal's end. ",
             tag("b", "Incomplete"),
             " means that a part of the journal is missing, so what was not found may still have happened.",
         ),
@@ -222,8 +224,8 @@ def subscriptions(
 
 
 def _name(names: Names, sub_id: int) -> Html:
-    """The label, and the whole name where the pointer rests."""
-    return tag("span", names.label(sub_id), title=names.full(sub_id))
+    """The label, cut if it is very long, and the whole name where the pointer rests."""
+    return tag("span", elide(names.label(sub_id), NAME_MAX), title=names.full(sub_id))
 
 
 def _yes(value: bool | None) -> str | None:
@@ -340,9 +342,9 @@ def _range(row: Row, column: str, shown: Any) -> Cell:
 def duplicates(rows: Sequence[Row] | None) -> Html:
     intro = tag(
         "p",
-        "Messages of one topic with the same data and attributes, published within ten minutes of each other. The "
-        "server does not merge them; publishers that retry, or that send twice, make them. Good: none, unless "
-        "repeating is what your data does.",
+        "Messages of one topic with the same data and attributes, published within ten minutes. "
+        "The server does not merge them; publishers that retry, or that send twice, make them. Good: none, "
+        "unless repeating is what your data does.",
     )
     if rows is None:
         return section("duplicates", "Published twice", absent("duplicates", "health"))
@@ -407,8 +409,8 @@ def violations(tables: Tables, audit: Sequence[Row] | None, names: Names) -> Htm
     ]
     intro = tag(
         "p",
-        "What the audit found, by rule, each with all events of the message concerned, in the order in which they "
-        "were committed. A note breaks a rule that the subscription's settings did not promise.",
+        "What the audit found, by rule, each with all events of the message concerned, in the order in which "
+        "they were committed. A note breaks a rule that the subscription's settings did not promise.",
     )
     columns = (Column("rule", "h"), Column("what it means", "w"), Column("found", "n"))
     listed = [(code, CODES_IN_WORDS.get(code, ""), count(found)) for code, found in counts.items() if found]
@@ -459,7 +461,7 @@ def _violation(
 
 
 def _pair(word: str, value: object) -> tuple[Html, Html]:
-    return tag("dt", word), tag("dd", "–" if value in (None, "") else value)
+    return tag("dt", word), tag("dd", NONE if value in (None, "") else value)
 
 
 def _events(events: Sequence[Row], violation: Row, clients: Mapping[int, str]) -> Html:
@@ -532,8 +534,8 @@ def advice(rows: Sequence[Row] | None, names: Names) -> Html:
         return section("advice", "Advice", absent("advice", "capacity"))
     intro = tag(
         "p",
-        "Settings that the measurements argue for. Low confidence: fewer than 1,000 measurements. Look at the reason "
-        "before you change anything.",
+        "Settings that the measurements argue for. Low confidence: fewer than 1,000 measurements. Look at the "
+        "reason before you change anything.",
     )
     if not rows:
         return section("advice", "Advice", intro, tag("p", "Nothing needs to be changed.", class_="note"))

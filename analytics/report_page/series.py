@@ -85,9 +85,18 @@ class Minutes:
         self.minute = minutes_of(table["minute"])
         self._slots = grid.slots(self.minute)
         self._table = table
+        self._values: dict[str, np.ndarray] = {}
 
     def values(self, column: str) -> np.ndarray:
-        return numbers(self._table[column])
+        """A column, null as NaN."""
+        if column not in self._values:
+            self._values[column] = numbers(self._table[column])
+        return self._values[column]
+
+    def ages(self) -> np.ndarray:
+        """`oldest_age_s`, which is null where nothing waits: zero there, and NaN where nothing is known."""
+        age, backlog = self.values("oldest_age_s"), self.values("backlog")
+        return np.where(np.isnan(age) & (backlog == 0), 0.0, age)
 
     def total(self, column: str) -> np.ndarray:
         """The sum over all subscriptions, per point."""
@@ -107,23 +116,21 @@ class Minutes:
         weights = np.nan_to_num(self.values(column)[rows])
         return np.bincount(self._slots[rows], weights=weights, minlength=self.grid.points)
 
-    def state(self, sub_id: int, column: str, growth_per_minute: float = 0.0) -> np.ndarray:
-        """The highest value of a state per point.
+    def state(self, sub_id: int, values: np.ndarray) -> np.ndarray:
+        """The highest value of a state per point; `values` has one per row.
 
-        A minute without a row is one in which nothing happened: the state of the minute before goes on, and
-        grows by `growth_per_minute` if it is not zero. Before the first row nothing is known.
+        A minute without a row is one in which nothing happened and nothing waited: the state of the minute
+        before goes on. Before the first row nothing is known.
         """
         grid = self.grid
         rows = self.sub_id == sub_id
         every = np.full(grid.points * grid.step, np.nan)
         places = self.minute[rows] - grid.start
-        every[places] = self.values(column)[rows]
+        every[places] = values[rows]
         seen = np.zeros(len(every), dtype=bool)
         seen[places] = True
         before = np.maximum.accumulate(np.where(seen, np.arange(len(every)), -1))
-        waited = np.arange(len(every)) - before
         every = np.where(before >= 0, every[before], np.nan)
-        every += np.where(every > 0, waited * growth_per_minute, 0.0)
         # The grid may end after the last minute that any row has; nothing is known of what follows.
         if len(self.minute):
             every[int(self.minute.max()) - grid.start + 1 :] = np.nan

@@ -22,10 +22,10 @@ WORDS = {
     "rates": _words(
         "Messages per second, all subscriptions",
         """
-        A published message counts once for every subscription that is owed it. Redelivered
-        messages are part of the delivered ones. Good: delivered and acked follow published
-        closely, and redelivered stays near zero. Delivered far above acked means that the same
-        messages are sent again and again.
+        A published message counts once for every subscription that is owed it. Redelivered messages
+        are part of the delivered ones. Good: delivered and acked follow published closely, and
+        redelivered stays near zero. Delivered far above acked means that the same messages are sent
+        again and again.
         """,
         "Nothing was published, delivered or acked.",
     ),
@@ -40,19 +40,18 @@ WORDS = {
     "backlog": _words(
         "Backlog, by subscription",
         """
-        Messages owed to a subscription and not yet acked, those that clients hold included; at
-        the end of each minute (where minutes are merged, the highest). Good: low, or falling back
-        after a peak. A line that only climbs means that clients ack more slowly than publishers
-        publish.
+        Messages owed to a subscription and not yet acked, those that clients hold included; at the
+        end of each minute (where minutes are merged, the highest). Good: low, or falling back after
+        a peak. A line that only climbs means that clients ack more slowly than publishers publish.
         """,
         "No subscription had a backlog at the end of a minute.",
     ),
     "oldest-age": _words(
         "Age of the oldest unacked message, by subscription",
         """
-        How long the oldest message that is not yet acked has been waiting. Good: below the time
-        in which you want a message handled. A straight climb of one second per second is a
-        message that nobody acks, or a subscription without clients.
+        How long the oldest message that is not yet acked has been waiting. Good: below the time in
+        which you want a message handled. A straight climb of one second per second is a message
+        that nobody acks, or a subscription without clients.
         """,
         "No message was waiting at the end of a minute.",
     ),
@@ -60,18 +59,17 @@ WORDS = {
         "Publish to first delivery, all subscriptions",
         """
         From publishing to the first time that a client gets the message. Good: milliseconds while
-        clients keep up; it grows with the backlog. p99 is the time that 99 of 100 stay below;
-        exact to 1 %, also where minutes are merged.
+        clients keep up; it grows with the backlog. p99 is the time that 99 of 100 stay below; exact
+        to 1 %, also where minutes are merged.
         """,
         "Nothing was measured of: publish to first delivery.",
     ),
     "p99-2": _words(
         "Publish to first delivery, p99 by subscription",
         """
-        99 of 100 were faster than this. The subscriptions with the highest p99 over the whole
-        range. Good: flat lines. One line far above the others points to the clients of that
-        subscription. From publishing to the first time that a client gets the message. Good:
-        milliseconds while clients keep up; it grows with the backlog.
+        99 of 100 messages were faster than this, from publishing to the first delivery. Drawn are
+        the subscriptions with the highest p99 over the whole range. Good: flat lines. One line far
+        above the others points to the clients of that subscription.
         """,
         "Nothing was measured of: publish to first delivery.",
     ),
@@ -79,37 +77,35 @@ WORDS = {
         "Delivery to ack, all subscriptions",
         """
         From handing a message to a client to its ack: the client's working time. Good: well below
-        the ack deadline, at p99 too. p99 is the time that 99 of 100 stay below; exact to 1 %,
-        also where minutes are merged.
+        the ack deadline, at p99 too. p99 is the time that 99 of 100 stay below; exact to 1 %, also
+        where minutes are merged.
         """,
         "Nothing was measured of: delivery to ack.",
     ),
     "p99-5": _words(
         "Delivery to ack, p99 by subscription",
         """
-        99 of 100 were faster than this. The subscriptions with the highest p99 over the whole
-        range. Good: flat lines. One line far above the others points to the clients of that
-        subscription. From handing a message to a client to its ack: the client's working time.
-        Good: well below the ack deadline, at p99 too.
+        99 of 100 messages were faster than this, from a delivery to its ack. Drawn are the
+        subscriptions with the highest p99 over the whole range. Good: flat lines. One line far
+        above the others points to the clients of that subscription.
         """,
         "Nothing was measured of: delivery to ack.",
     ),
     "latency-9": _words(
         "Publish to ack, all subscriptions",
         """
-        From publishing to the ack that settled the message, redeliveries included: what your
-        users wait for. Good: close to the sum of the two plots above. p99 is the time that 99 of
-        100 stay below; exact to 1 %, also where minutes are merged.
+        From publishing to the ack that settled the message, redeliveries included: what your users
+        wait for. Good: close to the sum of the two plots above. p99 is the time that 99 of 100 stay
+        below; exact to 1 %, also where minutes are merged.
         """,
         "Nothing was measured of: publish to ack.",
     ),
     "p99-9": _words(
         "Publish to ack, p99 by subscription",
         """
-        99 of 100 were faster than this. The subscriptions with the highest p99 over the whole
-        range. Good: flat lines. One line far above the others points to the clients of that
-        subscription. From publishing to the ack that settled the message, redeliveries included:
-        what your users wait for. Good: close to the sum of the two plots above.
+        99 of 100 messages were faster than this, from publishing to the ack. Drawn are the
+        subscriptions with the highest p99 over the whole range. Good: flat lines. One line far
+        above the others points to the clients of that subscription.
         """,
         "Nothing was measured of: publish to ack.",
     ),
@@ -145,9 +141,9 @@ WORDS = {
     "ack-failures": _words(
         "Acks without effect, share of all acks",
         """
-        Invalid id: the lease was over when the ack came; the message will be sent again. Try
-        again: a passing failure. Already done: repeated acks, which are harmless. Good: all below
-        1 %. Many invalid ids mean that clients take longer than their ack deadline.
+        Invalid id: the lease was over when the ack came; the message will be sent again. Try again:
+        a passing failure. Already done: repeated acks, which are harmless. Good: all below 1 %.
+        Many invalid ids mean that clients take longer than their ack deadline.
         """,
         "Every ack took effect.",
     ),
@@ -163,17 +159,16 @@ WORDS = {
         "Expired share, by subscription",
         """
         Leases that ran out, as share of deliveries. Good: below 1 %. More means that the ack
-        deadline is too short for the work, or that clients take more messages than they can
-        handle (see Advice). It can pass 100 % in a minute when leases run out that were given
-        earlier.
+        deadline is too short for the work, or that clients take more messages than they can handle
+        (see Advice). It can pass 100 % in a minute when leases run out that were given earlier.
         """,
         "No lease expired.",
     ),
     "clients": _words(
         "Clients, by subscription",
         """
-        Different clients that got messages, acked, nacked or let a lease expire. Good: as many as
-        you run. Zero while a backlog grows means that nobody is listening.
+        Different clients that got messages. Good: as many as you run. Zero while a backlog grows
+        means that nobody is listening.
         """,
         "No client was seen.",
     ),
@@ -181,9 +176,9 @@ WORDS = {
         "Fairness among clients (Jain's index), by subscription",
         """
         How evenly deliveries were spread over the clients of a subscription: 1 is even, 1/n means
-        that one of n clients got everything. Only where two or more clients were seen. Good:
-        above 0.8. Lower is no fault if some clients have smaller flow control limits or are
-        slower by design.
+        that one of n clients got everything. Only where two or more clients were seen. Good: above
+        0.8. Lower is no fault if some clients have smaller flow control limits or are slower by
+        design.
         """,
         "No subscription had two or more clients at the same time.",
     ),
@@ -217,8 +212,8 @@ WORDS = {
         "Dead letters per minute, by subscription",
         """
         Messages moved to the dead letter topic after too many delivery attempts. Good: none, or a
-        thin, steady trickle of messages that are really broken. A burst is usually a failure of
-        the clients, and those messages deserve a second life.
+        thin, steady trickle of messages that are really broken. A burst is usually a failure of the
+        clients, and those messages deserve a second life.
         """,
         "No message was moved to a dead letter topic.",
     ),

@@ -1,6 +1,7 @@
 """Tables as the jobs leave them, made up: all of `SCHEMAS`, several hundred minutes, 25 subscriptions.
 
-Numbers are plausible and follow from one seed. Names try to break out of HTML, of JavaScript and of a terminal.
+Numbers are plausible and follow from one seed. Names try to break out of HTML, of JavaScript and of a
+terminal.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ ROWS_MAX = 40  # subscriptions shown in a terminal; the rest is counted
 
 
 class Promise(NamedTuple):
-    """A guarantee in words: a title of at most 36 characters, and a sentence for the page."""
+    """A guarantee in words: a title of at most 34 characters, and a sentence for the page."""
 
     title: str
     sentence: str
@@ -79,7 +79,7 @@ GUARANTEES = {
         False,
     ),
     "G5": Promise(
-        "messages of an ordering key in order",
+        "order within an ordering key",
         "With message ordering, the messages of one ordering key arrive in the order of publishing.",
         False,
         True,
@@ -222,13 +222,13 @@ def as_json(summary: Summary) -> dict[str, Any]:
 
 
 def text(summary: Summary, width: int = 80, rows_max: int = ROWS_MAX) -> str:
-    """The summary as lines of at most `width` columns, 72 at least; in ASCII but for names."""
-    width = max(width, 72)
+    """The summary as lines of at most `width` columns, 76 at least; in ASCII but for names."""
+    width = max(width, 76)
     lines = [_line("guarantee", "subscriptions", "found", "verdict", width)]
     for one in summary.guarantees:
         verdict = LABELS[one.verdict] if summary.subscriptions else "nothing to judge"
         lines.append(
-            _line(f"{one.code}  {one.title}", f"{one.subscriptions:,}", f"{one.found:,}", verdict, width)
+            _line(f"{one.code}  {one.title}", f"{one.subscriptions:,}", _short(one.found), verdict, width)
         )
     notes = sum(one.notes for one in summary.guarantees)
     lines.append("")
@@ -244,7 +244,7 @@ def text(summary: Summary, width: int = 80, rows_max: int = ROWS_MAX) -> str:
 
 
 def _line(first: str, second: str, third: str, last: str, width: int) -> str:
-    return f"{_fit(first, width - 41)} {second:>13} {third:>9}  {last}"
+    return f"{_fit(first, width - 42)} {second:>13} {third:>9}  {last}"
 
 
 def _subscription_lines(summary: Summary, width: int, rows_max: int) -> list[str]:

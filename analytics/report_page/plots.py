@@ -372,11 +372,13 @@ class Plots:
     # Clients.
 
     def fairness(self) -> list[Plot]:
-        shares = Shares(self.clients, self.grid) if self.clients is not None and self.grid else None
+        if self.clients is None or self.grid is None:
+            return [Plot("clients"), Plot("fairness"), Plot("largest-share")]
+        shares = Shares(self.clients, self.grid)
         many: dict[int, float] = {}
         unfair: dict[int, float] = {}
         greedy: dict[int, float] = {}
-        for sub_id in shares.sub_ids if shares else ():
+        for sub_id in shares.sub_ids:
             clients, jain, largest = shares.of(sub_id)
             many[sub_id] = clients.max()
             if np.isfinite(jain).any():
@@ -385,8 +387,7 @@ class Plots:
                 greedy[sub_id] = float(np.nanmax(largest))
 
         def lines(chosen: Sequence[int], which: int, factor: float = 1.0) -> list[Line]:
-            assert shares is not None or not chosen
-            return [self._line(one, factor * shares.of(one)[which]) for one in chosen if shares]
+            return [self._line(one, factor * shares.of(one)[which]) for one in chosen]
 
         return [
             over_time(

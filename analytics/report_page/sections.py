@@ -133,7 +133,7 @@ def verdict(summary: Summary | None) -> Html:
             tag("b", "Not promised"),
             " means that the subscription's settings do not include it; what is found there is a note. ",
             tag("b", "Not checked"),
-            " means that something to compare with was not at hand: G4 needs the backlog of the journal's end. ",
+            " means that there was nothing to compare with: G4 needs the backlog of the journal's end. ",
             tag("b", "Incomplete"),
             " means that a part of the journal is missing, so what was not found may still have happened.",
         ),
@@ -534,8 +534,8 @@ def advice(rows: Sequence[Row] | None, names: Names) -> Html:
         return section("advice", "Advice", absent("advice", "capacity"))
     intro = tag(
         "p",
-        "Settings that the measurements argue for. Low confidence: fewer than 1,000 measurements. Look at the "
-        "reason before you change anything.",
+        "Settings that the measurements argue for. Low confidence: fewer than 1,000 measurements. Look at "
+        "the reason before you change anything.",
     )
     if not rows:
         return section("advice", "Advice", intro, tag("p", "Nothing needs to be changed.", class_="note"))

@@ -22,6 +22,7 @@ from analytics.backlog import Horizon
 from analytics.dimensions import OPEN, Dimensions, subscriptions_df
 from analytics.layout import Kind
 from analytics.run import Run, Verdict, write_facts
+from analytics.scratch import Scratch, Settle
 from analytics.summary import INCOMPLETE, NOT_CHECKED, OK, VIOLATED
 from analytics.tables import CODES, SCHEMAS
 
@@ -35,20 +36,17 @@ def run(run: Run) -> Verdict:
     """Write violations, evidence and audit_summary (and facts, if they are not there yet)."""
     write_facts(run)
     facts = run.out.read(run.spark, "facts")
-    with run.progress.stage("audit", rows=run.journal.count):
-        compared_with = comparable(run.journal)
-        audited = audit(
-            run.journal,
-            facts,
-            run.dimensions,
-            None if compared_with is None else read_backlog(run, compared_with),
-        )
+    file = comparable(run.journal)
+    with (
+        run.progress.stage("audit", rows=run.journal.count),
+        Scratch(run.spark, f"{run.out.path}/_audit.scratch") as scratch,
+    ):
+        open_at_end = None if file is None else read_backlog(run, file)
+        audited = audit(run.journal, facts, run.dimensions, open_at_end, scratch.settle)
         run.out.write("violations", audited.violations)
         run.out.write("evidence", audited.evidence)
         run.out.write("audit_summary", audited.summary)
-        violations = audited.broken
-        audited.release()
-    return Verdict(violations=violations, complete=run.journal.complete)
+    return Verdict(violations=audited.broken, complete=run.journal.complete)
 
 
 def comparable(journal: Journal) -> BacklogFile | None:
@@ -72,12 +70,6 @@ class Audited:
     evidence: DataFrame
     summary: DataFrame
     broken: int
-    _kept: list[DataFrame]
-
-    def release(self) -> None:
-        """Forget what was kept in memory between the tables."""
-        for frame in self._kept:
-            frame.unpersist()
 
 
 def audit(
@@ -85,16 +77,16 @@ def audit(
     facts: DataFrame,
     dimensions: Dimensions,
     open_at_end: DataFrame | None,
+    settle: Settle,
     listed_max: int = evidence.LISTED_MAX,
-    key_rows_max: int = order.KEY_ROWS_MAX,
 ) -> Audited:
     """All tables. `open_at_end` has the columns of a backlog file, None: there is none to compare with."""
     from pyspark.sql import functions as F
 
     events = journal.events
     horizon = horizon_of(journal)
-    counts = owed.counts(events).persist()
-    untouched = owed.untouched(events, counts, facts, dimensions).persist()
+    counts = settle(owed.counts(events))
+    untouched = settle(owed.untouched(events, counts, facts, dimensions, settle))
     open_messages = backlog.open_messages(facts, untouched, dimensions)
     found = of_leases(facts, horizon)
     if open_at_end is not None:
@@ -103,26 +95,24 @@ def audit(
         )
     if order.ordered_subscriptions(dimensions):
         first_id = horizon.first_id if horizon.first_missing_seq != OPEN else 0
-        found = found.unionByName(order.judge(events, facts, untouched, dimensions, first_id, key_rows_max))
-    found = evidence.with_severity(found, dimensions).persist()
-    sample = references.sample(events, evidence.listed(found, listed_max)).persist()
-    wrong = of_references(references.judge(sample, facts, horizon), dimensions)
-    found = found.unionByName(evidence.with_severity(wrong, dimensions))
-    listed = evidence.listed(found, listed_max).persist()
-    proof = evidence.evidence(events, listed).persist()
-    tally = tally_of(found).persist()
-    summary = summary_of(
-        facts, untouched, open_messages, counts, tally, dimensions,
-        complete=journal.complete, not_checked=not_checked(dimensions, open_at_end is not None),
-    )  # fmt: skip
+        found = found.unionByName(order.judge(events, facts, untouched, dimensions, settle, first_id))
+    found = settle(evidence.with_severity(found, dimensions))
+    sample = settle(references.sample(events, evidence.listed(found, listed_max)))
+    wrong = of_references(references.judge(sample, facts, horizon, settle), dimensions)
+    found = settle(found.unionByName(evidence.with_severity(wrong, dimensions)))
+    listed = settle(evidence.listed(found, listed_max))
+    proof = settle(evidence.evidence(events, listed, settle))
+    tally = settle(tally_of(found))
     broken = tally.agg(F.sum("broken")).first()
     return Audited(
         violations=evidence.violations(listed, proof, dimensions, journal.last_us),
         evidence=proof,
-        summary=summary,
+        summary=summary_of(
+            facts, untouched, open_messages, counts, tally, dimensions,
+            complete=journal.complete, not_checked=not_checked(dimensions, open_at_end is not None),
+        ),
         broken=int(broken[0] or 0) if broken else 0,
-        _kept=[counts, untouched, found, sample, listed, proof, tally],
-    )
+    )  # fmt: skip
 
 
 def horizon_of(journal: Journal) -> Horizon:

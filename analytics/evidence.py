@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from analytics.dimensions import Dimensions, settings_df, subscriptions_df
 from analytics.layout import COLUMNS, Kind, Result
+from analytics.scratch import Settle
 from analytics.summary import NOTES
 from analytics.tables import CODES, SCHEMAS
 
@@ -60,7 +61,7 @@ def listed(found: DataFrame, listed_max: int = LISTED_MAX) -> DataFrame:
     )
 
 
-def evidence(events: DataFrame, listed: DataFrame) -> DataFrame:
+def evidence(events: DataFrame, listed: DataFrame, settle: Settle) -> DataFrame:
     """violation_id and the columns of the event: all events of the message on the subscription, its
     publication, and what happened meanwhile to the subscription (seeks, bulk drops) or to the server
     (starts)."""
@@ -75,7 +76,7 @@ def evidence(events: DataFrame, listed: DataFrame) -> DataFrame:
         (F.col("message_id") == F.col("_message_id"))
         & ((F.col("sub_id") == F.col("_sub_id")) | (F.col("sub_id") == 0)),
     )
-    of_message = about.select("violation_id", *names).persist()
+    of_message = settle(about.select("violation_id", *names))
     spans = of_message.groupBy("violation_id").agg(F.min("seq").alias("_first"), F.max("seq").alias("_last"))
     is_start = F.col("kind") == int(Kind.START)
     is_for_all = (F.col("kind") == int(Kind.SEEK)) | F.expr(f"kind = {int(Kind.DROP)} and message_id = 0")

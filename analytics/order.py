@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from analytics.dimensions import Dimensions, with_epoch
 from analytics.layout import Kind
 from analytics.owed import leased_at_seeks
+from analytics.scratch import Settle
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -73,7 +74,7 @@ def messages(facts: DataFrame, untouched: DataFrame, dimensions: Dimensions, fir
     return delivered.unionByName(waiting)
 
 
-def first_deliveries(messages: DataFrame, key_rows_max: int = KEY_ROWS_MAX) -> DataFrame:
+def first_deliveries(messages: DataFrame, settle: Settle, key_rows_max: int = KEY_ROWS_MAX) -> DataFrame:
     """(sub_id, epoch, okey, message_id, seq, code): G5_out_of_order and G5_skipped."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F
@@ -93,7 +94,7 @@ def first_deliveries(messages: DataFrame, key_rows_max: int = KEY_ROWS_MAX) -> D
         first.alias("_first"),
         waited.alias("_waited"),
     )
-    rows, big = _in_blocks(rows, key_rows_max)
+    rows, big = _in_blocks(rows, settle, key_rows_max)
     before = (
         Window.partitionBy(*_KEY, "block")
         .orderBy("message_id")
@@ -114,7 +115,7 @@ def first_deliveries(messages: DataFrame, key_rows_max: int = KEY_ROWS_MAX) -> D
     return judged.select(*_KEY, "message_id", F.col("first_seq").alias("seq"), F.explode(codes).alias("code"))
 
 
-def _in_blocks(rows: DataFrame, key_rows_max: int) -> tuple[DataFrame, bool]:
+def _in_blocks(rows: DataFrame, settle: Settle, key_rows_max: int) -> tuple[DataFrame, bool]:
     """Add `block`, 0 for keys of usual size, and whether there is another."""
     from pyspark.sql import functions as F
 
@@ -122,7 +123,7 @@ def _in_blocks(rows: DataFrame, key_rows_max: int) -> tuple[DataFrame, bool]:
     if largest is None or (largest[0] or 0) <= key_rows_max:
         return rows.withColumn("block", F.lit(0).cast("bigint")), False
     big = rows.groupBy(*_KEY).agg(F.count("*").alias("n")).where(F.col("n") > key_rows_max)
-    keys = big.select(*_KEY, F.lit(True).alias("is_big")).persist()
+    keys = settle(big.select(*_KEY, F.lit(True).alias("is_big")))
     if keys.isEmpty():
         return rows.withColumn("block", F.lit(0).cast("bigint")), False
     block = F.when(F.col("is_big"), F.floor(F.col("message_id") / BLOCK_IDS)).otherwise(0).cast("bigint")
@@ -156,7 +157,7 @@ def _with_earlier_blocks(running: DataFrame, rows: DataFrame) -> DataFrame:
     )
 
 
-def redeliveries(events: DataFrame, messages: DataFrame) -> DataFrame | None:
+def redeliveries(events: DataFrame, messages: DataFrame, settle: Settle) -> DataFrame | None:
     """(sub_id, epoch, okey, message_id, seq, other, code): G5_redelivery_gap; None: there is nothing to
     judge.
 
@@ -165,17 +166,16 @@ def redeliveries(events: DataFrame, messages: DataFrame) -> DataFrame | None:
     """
     from pyspark.sql import functions as F
 
-    keys = (
+    keys = settle(
         messages.groupBy(*_KEY)
         .agg(F.sum("deliveries").alias("deliveries"), F.sum((F.col("deliveries") > 0).cast("int")).alias("n"))
         .where("deliveries > n")
         .select(*_KEY)
-        .persist()
     )
     if keys.isEmpty():
         return None
     of_keys = _of_keys(messages, keys)
-    leaps = _leaps(_of_keys(events.where(F.col("kind") == int(Kind.DELIVER)), keys), of_keys).persist()
+    leaps = settle(_leaps(_of_keys(events.where(F.col("kind") == int(Kind.DELIVER)), keys), of_keys))
     if leaps.isEmpty():
         return None
     stretch = F.explode(F.expr(f"sequence(low div {_STRETCH_IDS}, high div {_STRETCH_IDS})"))
@@ -231,6 +231,7 @@ def judge(
     facts: DataFrame,
     untouched: DataFrame,
     dimensions: Dimensions,
+    settle: Settle,
     first_id: int = 0,
     key_rows_max: int = KEY_ROWS_MAX,
 ) -> DataFrame:
@@ -239,22 +240,23 @@ def judge(
 
     ordered = ordered_subscriptions(dimensions)
     mine = with_epoch(events.where(F.col("sub_id").isin(ordered) & (F.col("okey") != 0)), dimensions)
-    known = messages(facts, untouched, dimensions, first_id).persist()
-    found = _judge(mine, known, key_rows_max)
+    known = messages(facts, untouched, dimensions, first_id)
+    found = _judge(mine, known, settle, key_rows_max)
     if any(dimensions.seeks(sub_id) for sub_id in ordered):
-        found = found.persist()
-        doubtful = found.where("epoch > 0").select(*_KEY).distinct().persist()
+        found = settle(found)
+        doubtful = settle(found.where("epoch > 0").select(*_KEY).distinct())
         if not doubtful.isEmpty():
-            again = _judge(mine, _with_leases(known, doubtful, events, dimensions), key_rows_max)
+            marked = settle(_with_leases(known, doubtful, events, dimensions))
+            again = _judge(mine, marked, settle, key_rows_max)
             found = found.where("epoch = 0").unionByName(again)
     return found.select("code", "sub_id", "message_id", "epoch", "seq", "other")
 
 
-def _judge(events: DataFrame, messages: DataFrame, key_rows_max: int) -> DataFrame:
+def _judge(events: DataFrame, messages: DataFrame, settle: Settle, key_rows_max: int) -> DataFrame:
     from pyspark.sql import functions as F
 
-    first = first_deliveries(messages, key_rows_max).withColumn("other", F.lit(0).cast("bigint"))
-    again = redeliveries(events, messages)
+    first = first_deliveries(messages, settle, key_rows_max).withColumn("other", F.lit(0).cast("bigint"))
+    again = redeliveries(events, messages, settle)
     return first if again is None else first.unionByName(again)
 
 
@@ -271,5 +273,4 @@ def _with_leases(
         .join(leased, ["sub_id", "epoch", "message_id"], "left")
         .withColumn("carried", marked)
         .drop("leased")
-        .persist()
     )

@@ -31,6 +31,7 @@ import numpy as np
 
 from analytics.dimensions import OPEN, BulkDrop, Dimensions, Epoch
 from analytics.layout import Kind, Result
+from analytics.scratch import Settle
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -325,14 +326,16 @@ def leased_at_seeks(events: DataFrame, dimensions: Dimensions) -> DataFrame:
     )
 
 
-def untouched(events: DataFrame, counts: DataFrame, facts: DataFrame, dimensions: Dimensions) -> DataFrame:
+def untouched(
+    events: DataFrame, counts: DataFrame, facts: DataFrame, dimensions: Dimensions, settle: Settle
+) -> DataFrame:
     """Rows of `UNTOUCHED`. `counts` is that of the same events, `facts` the table of that name."""
     from pyspark.sql import functions as F
 
     spark = facts.sparkSession
     if not dimensions.subscriptions:
         return spark.createDataFrame([], UNTOUCHED)
-    minutes = differing_minutes(counts, facts, dimensions).persist()
+    minutes = settle(differing_minutes(counts, facts, dimensions))
     none = F.lit(None)
     published = (
         events.where(F.col("kind") == int(Kind.PUBLISH))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from analytics.backlog import Horizon
 from analytics.layout import Kind
+from analytics.scratch import Settle
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -37,7 +38,7 @@ def sample(events: DataFrame, message_ids: DataFrame, one_in: int = ONE_IN) -> D
     )
 
 
-def judge(sample: DataFrame, facts: DataFrame, horizon: Horizon) -> DataFrame:
+def judge(sample: DataFrame, facts: DataFrame, horizon: Horizon, settle: Settle) -> DataFrame:
     """(code, sub_id, message_id, seq, other): G0_reference; `other` is the right time, 0: there is no such
     event.
 
@@ -46,18 +47,16 @@ def judge(sample: DataFrame, facts: DataFrame, horizon: Horizon) -> DataFrame:
     """
     from pyspark.sql import functions as F
 
-    published = (
+    published = settle(
         sample.where(F.col("kind") == int(Kind.PUBLISH))
         .groupBy("message_id")
         .agg(F.min("ts_us").alias("right_us"))
-        .persist()
     )
-    of_publish = (
+    of_publish = settle(
         sample.where(F.col("kind").isin([int(kind) for kind in _OF_PUBLISH]))
         .join(published, "message_id", "left")
         .where(F.expr("ref_ts_us <> right_us") | (F.col("right_us").isNull() & F.lit(horizon.is_whole)))
         .select("sub_id", "message_id", "seq", F.coalesce("right_us", F.lit(0)).alias("other"))
-        .persist()
     )
     delivered = (
         sample.where(F.col("kind") == int(Kind.DELIVER))

@@ -1,7 +1,7 @@
 """What the audit has to say of a few events: one subscription each, all in one journal.
 
-A scene writes its events and returns its subscription, what the backlog file says of it, and everything that the
-audit has to find: code and message. What G1 to G3 are about has its own examples, in `scenarios`.
+A scene writes its events and returns its subscription, what the backlog file says of it, and everything
+that the audit has to find: code and message. What G1 to G3 are about has its own examples, in `scenarios`.
 """
 
 from __future__ import annotations
@@ -191,7 +191,7 @@ def what_the_filter_rejects_is_a_ghost_in_the_backlog(b: Builder) -> Scene:
 
 @scene
 def retention_takes_what_is_older_and_not_leased(b: Builder) -> Scene:
-    sub, (leased, nacked, waiting, younger) = new(b, 4)
+    sub, (leased, nacked, _waiting, younger) = new(b, 4)
     b.deliver(sub, leased, at=5, lease_s=600)
     b.deliver(sub, nacked, at=5)
     b.nack(sub, nacked, at=6)
@@ -201,7 +201,7 @@ def retention_takes_what_is_older_and_not_leased(b: Builder) -> Scene:
 
 @scene
 def retention_does_not_excuse_the_loss_of_what_is_younger_or_leased(b: Builder) -> Scene:
-    sub, (leased, older, younger) = new(b, 3)
+    sub, (leased, _older, younger) = new(b, 3)
     b.deliver(sub, leased, at=5, lease_s=600)
     b.bulk_drop(sub, before=2.5, at=10)
     return lost(sub, leased, younger)
@@ -218,7 +218,7 @@ def what_retention_took_is_a_ghost_in_the_backlog(b: Builder) -> Scene:
 
 @scene
 def a_detached_subscription_owes_nothing(b: Builder) -> Scene:
-    sub, (leased, waiting) = new(b, 2)
+    sub, (leased, _waiting) = new(b, 2)
     b.deliver(sub, leased, at=5)
     b.reset(sub, leased, at=6)
     b.detach(sub, at=6)
@@ -228,7 +228,7 @@ def a_detached_subscription_owes_nothing(b: Builder) -> Scene:
 
 @scene
 def a_deleted_subscription_owes_nothing(b: Builder) -> Scene:
-    sub, (waiting,) = new(b, 1)
+    sub, (_waiting,) = new(b, 1)
     b.delete(sub, at=6)
     return Scene(sub, counts={"open": 0})
 
@@ -301,7 +301,7 @@ def of_one_moment_some_are_kept_and_some_are_not(b: Builder) -> Scene:
 
 @scene
 def a_seek_into_the_future_acknowledges_what_waits(b: Builder) -> Scene:
-    sub, (waiting, leased) = new(b, 2)
+    sub, (_waiting, leased) = new(b, 2)
     b.deliver(sub, leased, at=5)
     b.seek(sub, to=1000, at=10)
     b.ack(sub, leased, at=11)
@@ -321,7 +321,7 @@ def what_a_seek_acknowledged_is_a_ghost_in_the_backlog(b: Builder) -> Scene:
 
 @scene
 def a_message_of_the_very_target_is_owed(b: Builder) -> Scene:
-    sub, (before, at_target) = new(b, 2)
+    sub, (_before, at_target) = new(b, 2)
     b.seek(sub, to=2, at=10)
     return lost(sub, at_target)
 
@@ -357,7 +357,7 @@ def a_lease_carried_over_a_seek_is_safe_from_retention(b: Builder) -> Scene:
 
 @scene
 def what_one_seek_acknowledged_another_brings_back_if_it_is_kept(b: Builder) -> Scene:
-    sub, (first, second) = new(b, 2, retain_acked=True)
+    sub, (_first, second) = new(b, 2, retain_acked=True)
     b.seek(sub, to=100, at=10)
     b.seek(sub, to=0.5, at=11, kept_from=1.5)
     return lost(sub, second)
@@ -366,7 +366,7 @@ def what_one_seek_acknowledged_another_brings_back_if_it_is_kept(b: Builder) -> 
 @scene
 def what_was_published_before_the_subscription_comes_with_a_seek_if_it_is_kept(b: Builder) -> Scene:
     topic = b.topic("kept", at=0)
-    too_old, kept = b.publish(topic, at=1), b.publish(topic, at=2)
+    _too_old, kept = b.publish(topic, at=1), b.publish(topic, at=2)
     sub = b.subscription("kept", topic=topic, at=3)
     b.seek(sub, to=0, at=4, kept_from=1.5)
     return Scene(sub, backlog=(kept,), counts={"messages": 1, "open": 1})
@@ -375,7 +375,7 @@ def what_was_published_before_the_subscription_comes_with_a_seek_if_it_is_kept(b
 @scene
 def what_was_published_before_the_subscription_and_came_with_a_seek_can_be_lost(b: Builder) -> Scene:
     topic = b.topic("kept-2", at=0)
-    too_old, kept = b.publish(topic, at=1), b.publish(topic, at=2)
+    _too_old, kept = b.publish(topic, at=1), b.publish(topic, at=2)
     sub = b.subscription("kept-2", topic=topic, at=3)
     b.seek(sub, to=0, at=4, kept_from=1.5)
     return lost(sub, kept)
@@ -393,7 +393,7 @@ def what_the_filter_rejected_does_not_come_back(b: Builder) -> Scene:
 
 @scene
 def what_a_seek_to_a_snapshot_owes_is_not_checked(b: Builder) -> Scene:
-    sub, (acked, waiting) = new(b, 2)
+    sub, (acked, _waiting) = new(b, 2)
     snapshot = b.snapshot(sub, "s1", at=3)
     b.deliver(sub, acked, at=5)
     b.ack(sub, acked, at=6)
@@ -403,7 +403,7 @@ def what_a_seek_to_a_snapshot_owes_is_not_checked(b: Builder) -> Scene:
 
 @scene
 def after_a_snapshot_a_seek_to_a_time_settles_what_is_kept(b: Builder) -> Scene:
-    sub, (not_kept, kept) = new(b, 2, retain_acked=True)
+    sub, (_not_kept, kept) = new(b, 2, retain_acked=True)
     snapshot = b.snapshot(sub, "s2", at=3)
     b.deliver(sub, kept, at=5)
     b.ack(sub, kept, at=6)
@@ -414,7 +414,7 @@ def after_a_snapshot_a_seek_to_a_time_settles_what_is_kept(b: Builder) -> Scene:
 
 @scene
 def after_a_snapshot_what_is_not_kept_stays_uncertain(b: Builder) -> Scene:
-    sub, (there, absent) = new(b, 2)
+    sub, (there, _absent) = new(b, 2)
     snapshot = b.snapshot(sub, "s3", at=3)
     b.seek_snapshot(sub, snapshot, at=7)
     b.seek(sub, to=0, at=8)
@@ -481,7 +481,7 @@ def a_delivery_past_one_that_still_waits_is_found(b: Builder) -> Scene:
 
 @scene
 def what_left_unseen_holds_its_key_up_no_more(b: Builder) -> Scene:
-    sub, (dropped, rejected, third) = keyed(b, 3, filter="attributes:x")
+    sub, (_dropped, rejected, third) = keyed(b, 3, filter="attributes:x")
     b.bulk_drop(sub, before=1.5, at=9)
     b.filtered(sub, rejected, at=9)
     b.deliver(sub, third, at=10)
@@ -491,7 +491,7 @@ def what_left_unseen_holds_its_key_up_no_more(b: Builder) -> Scene:
 
 @scene
 def what_left_unseen_only_later_was_skipped(b: Builder) -> Scene:
-    sub, (dropped, second) = keyed(b, 2)
+    sub, (_dropped, second) = keyed(b, 2)
     b.deliver(sub, second, at=10)
     b.ack(sub, second)
     b.bulk_drop(sub, before=1.5, at=12)

@@ -88,7 +88,7 @@ def test_the_result_counts_violations_and_no_notes(audited: Audited) -> None:
 
 def test_a_violation_tells_its_event_and_says_in_words_what_is_wrong(audited: Audited) -> None:
     name = "a_restart_between_lease_and_redelivery_exempts_nothing"
-    scene, (violation,), _ = audited.of(name)
+    _scene, (violation,), _ = audited.of(name)
     (event,) = [one for one in audited.builder.events if one["seq"] == violation["seq"]]
     assert (event["kind"], event["generation"]) == (Kind.DELIVER, 2)
     assert {key: violation[key] for key in ("ts_us", "generation", "client_id")} == {
@@ -106,7 +106,7 @@ def test_no_violation_is_without_words(audited: Audited) -> None:
 
 
 def test_the_evidence_holds_all_events_of_the_message_and_a_start_between(audited: Audited) -> None:
-    scene, (violation,), _ = audited.of("a_restart_between_lease_and_redelivery_exempts_nothing")
+    _scene, (violation,), _ = audited.of("a_restart_between_lease_and_redelivery_exempts_nothing")
     events = [row for row in audited.evidence if row["violation_id"] == violation["violation_id"]]
     events.sort(key=lambda row: row["seq"])
     assert [row["kind"] for row in events] == [Kind.PUBLISH, Kind.DELIVER, Kind.START, Kind.DELIVER]
@@ -115,7 +115,7 @@ def test_the_evidence_holds_all_events_of_the_message_and_a_start_between(audite
 
 
 def test_the_evidence_shows_a_seek_between(audited: Audited) -> None:
-    scene, (violation,), _ = audited.of("what_a_seek_brought_back_is_not_passed_over")
+    _scene, (violation,), _ = audited.of("what_a_seek_brought_back_is_not_passed_over")
     events = [row for row in audited.evidence if row["violation_id"] == violation["violation_id"]]
     kinds = [row["kind"] for row in sorted(events, key=lambda row: row["seq"])]
     assert kinds == [Kind.PUBLISH, Kind.DELIVER, Kind.ACK, Kind.SEEK, Kind.DELIVER]

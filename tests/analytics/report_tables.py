@@ -186,6 +186,7 @@ class Tables:
                         "processing_sum_us": part * 40_000 * client,
                     }
                 )
+            parts = [part for part in parts if part]
             total = sum(parts)
             if total:
                 squares = sum(part * part for part in parts)

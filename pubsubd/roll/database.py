@@ -23,23 +23,20 @@ from pubsubd.broker.effects import SnapshotRow, SubscriptionRow, TopicRow
 from pubsubd.broker.entry import Entry, unpack_chunk
 from pubsubd.broker.saved import Saved
 from pubsubd.eod.endings import EndingRow
-from pubsubd.journal.record import RECORD, VERSION, Row
+from pubsubd.journal.record import RECORD, VERSION
 from pubsubd.roll.errors import RollFailed
 from pubsubd.roll.folder import flush_folder
 from pubsubd.storage.store import APPLICATION_ID, FILE_NAME, SCHEMA_VERSION
+
+_EVERY_SEQ = 2**63 - 1
 
 
 class Batch(NamedTuple):
     """Consecutive rows of the tail, from `first_seq` on; records before it are sealed already."""
 
     first_seq: int
-    rows: list[Row]
+    rows: list[tuple[int, int, int, bytes]]  # as in journal.record.Row
     details: list[tuple[int, str]]  # (seq, JSON), ascending
-
-    @property
-    def last_seq(self) -> int:
-        row = self.rows[-1]
-        return row.first_seq + row.n - 1
 
 
 class Database:
@@ -91,48 +88,49 @@ class Database:
         """What follows `last_sealed`, in batches of whole rows: at least `events` each, except the last.
 
         Raises:
-            RollFailed: a row is of a later format, or damaged.
+            RollFailed: a row is of a later format, or damaged; what is before it has been given out.
         """
-        next_seq = last_sealed + 1
-        rows: list[Row] = []
+        # The last sealed event may lie inside a row, which begins before it.
+        (begin,) = self._execute(
+            "SELECT coalesce(max(first_seq), 0) FROM journal_tail WHERE first_seq <= ?", (last_sealed + 1,)
+        ).fetchone()
+        bad = self._execute(
+            "SELECT first_seq, version FROM journal_tail WHERE first_seq >= ?"
+            " AND (version <> ? OR n < 1 OR length(data) <> n * ?) ORDER BY first_seq LIMIT 1",
+            (begin, VERSION, RECORD.size),
+        ).fetchone()
+        rows: list[tuple[int, int, int, bytes]] = []
         held = 0
-        for row in self._rows(last_sealed):
+        # There may be as many rows as events, so no more is done for each than has to be.
+        for row in self._execute(
+            "SELECT first_seq, n, version, data FROM journal_tail WHERE first_seq BETWEEN ? AND ?"
+            " AND first_seq + n - 1 > ? ORDER BY first_seq",
+            (begin, _EVERY_SEQ if bad is None else bad[0] - 1, last_sealed),
+        ):
             rows.append(row)
-            held += row.n
+            held += row[1]
             if held >= events:
-                yield self._batch(max(next_seq, rows[0].first_seq), rows)
-                next_seq = row.first_seq + row.n
+                yield self._batch(last_sealed, rows)
                 rows, held = [], 0
         if rows:
-            yield self._batch(max(next_seq, rows[0].first_seq), rows)
+            yield self._batch(last_sealed, rows)
+        if bad is not None:
+            first_seq, version = bad
+            raise RollFailed(
+                f"the journal in {self._path} is damaged at event {first_seq}"
+                if version == VERSION
+                else f"the journal in {self._path} is of format {version} from event {first_seq} on, "
+                f"and this pubsubd knows only format {VERSION}"
+            )
 
-    def _rows(self, last_sealed: int) -> Iterator[Row]:
-        # The last sealed event may lie inside a row, which begins before it.
-        for row in map(
-            Row._make,
-            self._execute(
-                "SELECT first_seq, n, version, data FROM journal_tail WHERE first_seq >= coalesce("
-                "(SELECT max(first_seq) FROM journal_tail WHERE first_seq <= ?1), 0) ORDER BY first_seq",
-                (last_sealed + 1,),
-            ),
-        ):
-            if row.version != VERSION:
-                raise RollFailed(
-                    f"the journal in {self._path} is of format {row.version} from event {row.first_seq} on, "
-                    f"and this pubsubd knows only format {VERSION}"
-                )
-            if row.n < 1 or len(row.data) != row.n * RECORD.size:
-                raise RollFailed(f"the journal in {self._path} is damaged at event {row.first_seq}")
-            if row.first_seq + row.n - 1 > last_sealed:
-                yield row
-
-    def _batch(self, first_seq: int, rows: list[Row]) -> Batch:
-        batch = Batch(first_seq, rows, [])
+    def _batch(self, last_sealed: int, rows: list[tuple[int, int, int, bytes]]) -> Batch:
+        first_seq = max(last_sealed + 1, rows[0][0])
+        last_seq = rows[-1][0] + rows[-1][1] - 1
         details = self._execute(
             "SELECT seq, detail FROM journal_detail WHERE seq BETWEEN ? AND ? ORDER BY seq",
-            (first_seq, batch.last_seq),
+            (first_seq, last_seq),
         )
-        return batch._replace(details=details.fetchall())
+        return Batch(first_seq, rows, details.fetchall())
 
     # -- the state ----------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pubsubd.journal.record import RECORD, Row
+from pubsubd.journal.record import RECORD
 from pubsubd.model.events import Event
 from pubsubd.roll import folder
 
@@ -58,19 +58,19 @@ class Part(NamedTuple):
         return int(self.events["ts_us"][0])
 
 
-def events_of(rows: Sequence[Row], first_seq: int) -> npt.NDArray[np.void]:
-    """The records of `rows` from `first_seq` on.
+def events_of(rows: Sequence[tuple[int, int, int, bytes]], first_seq: int) -> npt.NDArray[np.void]:
+    """The records of `rows` (see journal.record.Row) from `first_seq` on.
 
     Raises:
         ValueError: they are not numbered as their rows say; the text names the first such row.
     """
-    events = np.frombuffer(b"".join([row.data for row in rows]), RECORD_TYPE)
-    begins = np.cumsum([0, *[row.n for row in rows]])
-    offsets = np.array([row.first_seq for row in rows]) - begins[:-1]
-    wrong = events["seq"] != np.arange(len(events)) + np.repeat(offsets, np.diff(begins))
+    first_seqs, counts, _, datas = zip(*rows, strict=True)
+    events = np.frombuffer(b"".join(datas), RECORD_TYPE)
+    begins = np.cumsum([0, *counts])
+    wrong = events["seq"] != np.arange(len(events)) + np.repeat(np.array(first_seqs) - begins[:-1], counts)
     if wrong.any():
-        row = rows[int(np.searchsorted(begins, wrong.argmax(), "right")) - 1]
-        raise ValueError(f"event {row.first_seq}")
+        row = int(np.searchsorted(begins, wrong.argmax(), "right")) - 1
+        raise ValueError(f"event {first_seqs[row]}")
     return events[np.searchsorted(events["seq"], first_seq) :]
 
 

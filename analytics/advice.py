@@ -175,8 +175,8 @@ def max_outstanding(measured: Measured, load: Load) -> list[Advice]:
     )
     if capped and load.at_limit is not None:
         reason += (
-            f"It is at its limit for {_percent(load.at_limit)} of the time, which holds it back: the rate could "
-            "be higher than it was."
+            f"It is at its limit for {_percent(load.at_limit)} of the time, which holds it back: the "
+            "rate could be higher than it was."
         )
         need = max(need, current or 0)
     elif current == 0:
@@ -314,10 +314,8 @@ def _advice(
     evidence: Mapping[str, float],
     sureness: str,
 ) -> Advice:
-    now = None if current is None else float(current)
-    return Advice(
-        measured.sub_id, measured.subscription, setting, now, recommended, reason, dict(evidence), sureness
-    )
+    numbers = [None if value is None else float(value) for value in (current, recommended)]
+    return Advice(measured.sub_id, measured.subscription, setting, *numbers, reason, dict(evidence), sureness)
 
 
 def _percent(share: float) -> str:

@@ -24,7 +24,7 @@ from pubsubd.broker.entry import Entry, unpack_chunk
 from pubsubd.broker.saved import Saved
 from pubsubd.eod.endings import EndingRow
 from pubsubd.journal.record import RECORD, VERSION
-from pubsubd.roll.errors import RollFailed
+from pubsubd.roll.errors import RollFailed, reason
 from pubsubd.roll.folder import flush_folder
 from pubsubd.storage.store import APPLICATION_ID, FILE_NAME, SCHEMA_VERSION
 
@@ -199,7 +199,10 @@ def viewing(directory: Path) -> Iterator[Database]:
             connection.execute("BEGIN")
             # The view is of the moment of the first read.
             connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-            _flush_log(path)
+            try:
+                _flush_log(path)
+            except OSError as error:
+                raise RollFailed(f"the log of {path} cannot be flushed: {reason(error)}") from error
             yield Database(path, connection)
     except sqlite3.Error as error:
         raise RollFailed(f"the database {path} cannot be read: {error}") from error

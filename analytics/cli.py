@@ -249,7 +249,6 @@ def _stream(
 @_said_options
 def _info(journal: str, quiet: bool, as_json: bool) -> int:
     """What is in a journal, and what is missing; needs no Java."""
-    _need("pyarrow")
     from analytics import info
 
     found = info.look(journal)
@@ -315,8 +314,7 @@ def batch(
         record = _recorded(run, command, began, status)
         if command == "all":
             # The page shows the record, so that is written before it and, with the page's own time, after it.
-            with run.progress.stage("report"):
-                importlib.import_module("analytics.report").run(run)
+            importlib.import_module("analytics.report").run(run)
             record = _recorded(run, command, began, status)
         _tell(run, record, pieces, quiet, as_json)
     return status

@@ -49,7 +49,7 @@ def look(path: str) -> Info:
     """
     segments = segments_of(path)
     told = footers(segments)
-    server = check_origin(segments, told)
+    server, told = check_origin(segments, told)
     damaged = [
         Damaged(segment, footer.problem)
         for segment, footer in zip(segments, told, strict=True)

@@ -8,14 +8,14 @@ it. The tail that is not sealed yet is the server's file and is not read here.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from analytics import layout
+from analytics import footer, layout
 from analytics.errors import UsageError
+from analytics.footer import Footer
 from analytics.paths import Files, Listed, below, local, locate
 
 if TYPE_CHECKING:
@@ -25,8 +25,6 @@ _SQL_TYPES = {"int8": "tinyint", "int32": "int", "int64": "bigint", "string": "s
 #: Schema of what `load_journal` gives, as Spark DDL.
 SCHEMA = ", ".join(f"{column.name} {_SQL_TYPES[column.type]}" for column in layout.COLUMNS)
 SCHEMA_WITH_HOURS = f"{SCHEMA}, date date, hour int"
-
-_TS_US = [column.name for column in layout.COLUMNS].index("ts_us")
 
 
 @dataclass(frozen=True, order=True)
@@ -55,18 +53,6 @@ class BacklogFile:
 
     path: str
     seq: int
-
-
-@dataclass(frozen=True)
-class Footer:
-    """What a segment says of itself; `problem` is a sentence if it cannot be relied on."""
-
-    count: int = 0
-    version: str | None = None
-    server: str = ""
-    first_us: int | None = None  # smallest and largest ts_us
-    last_us: int | None = None
-    problem: str | None = None
 
 
 @dataclass(frozen=True)
@@ -221,136 +207,51 @@ def merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 def footers(segments: Sequence[Segment], files: Files | None = None) -> list[Footer]:
     """What each segment says of itself, in the order given; a damaged one has a `problem`."""
-    with ThreadPoolExecutor(8) as pool:
-        return list(pool.map(lambda segment: _checked(segment, files), segments))
+    return [_checked(segment, files) for segment in segments]
 
 
 def _checked(segment: Segment, files: Files | None) -> Footer:
     here = local(segment.path)
-    if here is None:
-        assert files is not None, "segments elsewhere are listed with files"
-        footer = _footer_by_jvm(segment.path, files)
+    if here is not None:
+        told = footer.read_file(here)
     else:
-        footer = _footer_by_arrow(str(here))
-    if footer.problem is None and footer.version == str(layout.VERSION) and footer.count != segment.count:
-        claimed = f"{segment.count} events by its name, {footer.count} by its footer"
-        return Footer(footer.count, footer.version, footer.server, problem=claimed)
-    return footer
+        assert files is not None, "segments elsewhere are listed with files"
+        told = footer.read(lambda count: files.tail(segment.path, segment.size, count), segment.size)
+    if told.problem is None and told.version == str(layout.VERSION) and told.count != segment.count:
+        claimed = f"it has {segment.count} events by its name, {told.count} by its footer"
+        return replace(told, problem=claimed)
+    return told
 
 
-def _footer_by_arrow(path: str) -> Footer:
-    import pyarrow as pa
-    from pyarrow import parquet
+def check_origin(segments: Sequence[Segment], told: Sequence[Footer]) -> tuple[str, list[Footer]]:
+    """The server that all segments are of, as their metadata name it, and the footers with what is wrong of
+    them.
 
-    try:
-        metadata = parquet.read_metadata(path)
-        schema = metadata.schema.to_arrow_schema()
-        pairs = {
-            key.decode(): value.decode("utf-8", "replace") for key, value in (metadata.metadata or {}).items()
-        }
-        version = pairs.get(layout.VERSION_KEY)
-        problem = None
-        if version == str(layout.VERSION):
-            problem = _wrong_columns({name: str(schema.field(name).type) for name in schema.names})
-        bounds = []
-        for group in range(metadata.num_row_groups if version == str(layout.VERSION) and not problem else 0):
-            statistics = metadata.row_group(group).column(_TS_US).statistics
-            if statistics is not None and statistics.has_min_max:
-                bounds += [statistics.min, statistics.max]
-        return Footer(
-            metadata.num_rows,
-            version,
-            pairs.get(layout.SERVER_KEY, ""),
-            min(bounds, default=None),
-            max(bounds, default=None),
-            problem,
-        )
-    # A flipped bit in a footer can surface as any of these.
-    except (
-        pa.ArrowException,
-        OSError,
-        ValueError,
-        KeyError,
-        IndexError,
-        OverflowError,
-        MemoryError,
-    ) as error:
-        return Footer(problem=f"no Parquet footer can be read ({str(error).splitlines()[0][:100]})")
-
-
-_JVM_TYPES = {
-    "int8": ("INT32", "INTEGER(8,true)"),
-    "int32": ("INT32", ""),
-    "int64": ("INT64", ""),
-    "string": ("BINARY", "STRING"),
-}
-
-
-def _footer_by_jvm(path: str, files: Files) -> Footer:
-    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
-
-    try:
-        footer = files.footer(path)
-        about = footer.getFileMetaData()
-        pairs = dict(about.getKeyValueMetaData())
-        version = pairs.get(layout.VERSION_KEY)
-        count, bounds = 0, []
-        for block in footer.getBlocks():
-            count += int(block.getRowCount())
-            if version == str(layout.VERSION):
-                statistics = block.getColumns()[_TS_US].getStatistics()
-                if statistics is not None and statistics.hasNonNullValue():
-                    bounds += [int(statistics.genericGetMin()), int(statistics.genericGetMax())]
-        names = [str(column.getName()) for column in about.getSchema().getFields()]
-        problem = None
-        if version == str(layout.VERSION) and names[: len(layout.COLUMNS)] != [
-            c.name for c in layout.COLUMNS
-        ]:
-            problem = "other columns than those of a journal"
-        return Footer(
-            count,
-            version,
-            pairs.get(layout.SERVER_KEY, ""),
-            min(bounds, default=None),
-            max(bounds, default=None),
-            problem,
-        )
-    except Py4JJavaError as error:
-        return Footer(problem=f"no Parquet footer can be read ({error.java_exception.getMessage()})")
-
-
-def _wrong_columns(types: dict[str, str]) -> str | None:
-    for column in layout.COLUMNS:
-        if types.get(column.name) != column.type:
-            return f"column {column.name} is {types.get(column.name, 'missing')}, not {column.type}"
-    return None
-
-
-def check_origin(segments: Sequence[Segment], told: Sequence[Footer]) -> str:
-    """The server that all segments are of, as their metadata name it.
+    One that names no version among others that do is taken for damaged, not for another program's.
 
     Raises:
-        UsageError: a segment is of another program, of a later format, or of another server than the rest.
+        UsageError: the segments are of another program, of a later format, or of several servers.
     """
-    server = ""
-    first: Segment | None = None
-    for segment, footer in zip(segments, told, strict=True):
-        if footer.problem is not None:
-            continue
-        if footer.version is None or not footer.version.isdecimal():
-            raise UsageError(f"{segment.path} was not written by pubsubd: it names no format version.")
-        if int(footer.version) != layout.VERSION:
+    sound = [(segment, said) for segment, said in zip(segments, told, strict=True) if not said.problem]
+    named = [(segment, said) for segment, said in sound if (said.version or "").isdecimal()]
+    if sound and not named:
+        raise UsageError(f"{sound[0][0].path} was not written by pubsubd: it names no format version.")
+    for segment, said in named:
+        if said.version != str(layout.VERSION):
             raise UsageError(
-                f"{segment.path} has format version {footer.version}, and this program reads version "
+                f"{segment.path} has format version {said.version}, and this program reads version "
                 f"{layout.VERSION}: it was written by another release of pubsubd; use that one's analytics."
             )
-        if first is None:
-            first, server = segment, footer.server
-        elif footer.server != server:
+        if said.server != named[0][1].server:
             raise UsageError(
-                f"{first.path} and {segment.path} are of different servers ({server} and {footer.server})."
+                f"{named[0][0].path} and {segment.path} are of different servers "
+                f"({named[0][1].server or 'not named'} and {said.server or 'not named'})."
             )
-    return server
+    checked = [
+        said if said.problem or said.version else replace(said, problem="it names no format version")
+        for said in told
+    ]
+    return (named[0][1].server if named else ""), checked
 
 
 def _micros(moment: datetime) -> int:
@@ -401,14 +302,14 @@ def load_journal(
     told = footers(wanted, files)
     if unreadable:
         told = [
-            replace(footer, problem=unreadable.get(segment.path, footer.problem))
-            for segment, footer in zip(wanted, told, strict=True)
+            replace(said, problem=unreadable.get(segment.path, said.problem))
+            for segment, said in zip(wanted, told, strict=True)
         ]
-    server = check_origin(wanted, told)
+    server, told = check_origin(wanted, told)
     damaged = [
-        Damaged(segment, footer.problem)
-        for segment, footer in zip(wanted, told, strict=True)
-        if footer.problem is not None
+        Damaged(segment, said.problem)
+        for segment, said in zip(wanted, told, strict=True)
+        if said.problem is not None
     ]
     sound = [(s, f) for s, f in zip(wanted, told, strict=True) if f.problem is None]
     if not sound:
@@ -495,8 +396,8 @@ def _first_at_or_after(
     spark: SparkSession, sound: Sequence[tuple[Segment, Footer]], moment_us: int
 ) -> int | None:
     """The smallest seq of an event at or after a moment; it is in the first segment that reaches that."""
-    for segment, footer in sound:
-        if footer.last_us is not None and footer.last_us < moment_us:
+    for segment, said in sound:
+        if said.last_us is not None and said.last_us < moment_us:
             continue
         rows = spark.read.schema(SCHEMA).option("__globPaths__", "false").parquet(locate(segment.path))
         (found,) = rows.where(f"ts_us >= {moment_us}").selectExpr("min(seq) as seq").collect()

@@ -7,7 +7,7 @@ can be any folder that all executors see.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from analytics import tables
@@ -105,6 +105,13 @@ class Output:
         (part,) = [file for file in self._files.below(temporary) if file.relative.startswith("part-")]
         self._swap(part.path, f"{self.path}/{name}.csv")
         self._files.delete(temporary)
+
+    def copy(self, names: Iterable[str], folder: str) -> None:
+        """Copy those of the tables that are there, and the record of the run, to a folder of this machine."""
+        target = locate(folder)
+        for name in (*names, RUN_NAME):
+            if self.exists(name):
+                self._files.copy(self.table(name), f"{target}/{name}")
 
     def rows(self, name: str) -> int:
         """How many rows a table has, from the footers of its files."""

@@ -96,12 +96,31 @@ class Files:
         if not self.system(old).rename(self.path(old), self.path(new)):
             raise OSError(f"cannot rename {old} to {new}")
 
+    def copy(self, old: str, new: str) -> None:
+        """Copy a file or a folder with all that is in it."""
+        copier = self._jvm.org.apache.hadoop.fs.FileUtil
+        copier.copy(self.system(old), self.path(old), self.system(new), self.path(new), False, self._conf)
+
     def read(self, path: str) -> bytes:
         stream = self.system(path).open(self.path(path))
         try:
             return bytes(self._jvm.org.apache.commons.io.IOUtils.toByteArray(stream))
         finally:
             stream.close()
+
+    def tail(self, path: str, size: int, count: int) -> bytes:
+        """The last `count` bytes of a file of `size`; OSError if they cannot be read."""
+        from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+
+        try:
+            stream = self.system(path).open(self.path(path))
+            try:
+                stream.seek(max(size - count, 0))
+                return bytes(self._jvm.org.apache.commons.io.IOUtils.toByteArray(stream))
+            finally:
+                stream.close()
+        except Py4JJavaError as error:
+            raise OSError(str(error.java_exception.getMessage())) from error
 
     def write(self, path: str, data: bytes) -> None:
         """Write a whole file, replacing what is there."""

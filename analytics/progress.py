@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from rich.console import Console
     from rich.progress import Progress as Bars
 
 _LOOK_EVERY_S = 0.5
@@ -44,23 +45,29 @@ class Progress:
     spark: SparkSession | None = None
     shown: bool = False
     durations: list[tuple[str, float]] = field(default_factory=list)
+    console: Console | None = None  # stderr, unless a test reads along
+    _in_line: bool = False
 
     @contextmanager
     def stage(self, name: str, rows: int | None = None) -> Iterator[None]:
         """Everything that runs inside belongs to the stage; `rows` is about how many rows go through it."""
         began = time.monotonic()
+        has_line = self.shown and not self._in_line
         try:
-            if self.shown:
+            if has_line:
+                self._in_line = True
                 with self._line(name, rows):
                     yield
-            else:
+            else:  # a stage within a stage has its time taken, and no line of its own
                 yield
         finally:
             self.durations.append((name, time.monotonic() - began))
+            if has_line:
+                self._in_line = False
 
     @contextmanager
     def _line(self, name: str, rows: int | None) -> Iterator[None]:
-        bars = _bars()
+        bars = _bars(self.console)
         task = bars.add_task(name, total=1.0, rows=_rows(0, rows), left="")
         over = threading.Event()
         group = f"{name}-{time.monotonic_ns()}"
@@ -142,7 +149,7 @@ def _rows(done: int, rows: int | None) -> str:
     return "" if not rows else f"{done:,} of {rows:,} rows" if done < rows else f"{rows:,} rows"
 
 
-def _bars() -> Bars:
+def _bars(console: Console | None) -> Bars:
     from rich.console import Console
     from rich.progress import BarColumn, TextColumn
     from rich.progress import Progress as Bars
@@ -152,7 +159,7 @@ def _bars() -> Bars:
         BarColumn(bar_width=20),
         TextColumn("{task.fields[rows]}"),
         TextColumn("{task.fields[left]}"),
-        console=Console(stderr=True),
+        console=console or Console(stderr=True),
     )
 
 

@@ -181,9 +181,16 @@ def record(run: Run, command: str, began: datetime, status: int) -> dict[str, An
             "subscriptions": len(run.dimensions.subscriptions),
             "rows": {name: run.out.rows(name) for name in run.out.written},
         },
-        "durations_s": {name: round(seconds, 3) for name, seconds in run.progress.durations},
+        "durations_s": _summed(run.progress.durations),
     }
 
 
 def _without_none(options: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
+
+
+def _summed(durations: list[tuple[str, float]]) -> dict[str, float]:
+    seconds: dict[str, float] = {}
+    for name, took in durations:
+        seconds[name] = round(seconds.get(name, 0.0) + took, 3)
+    return seconds

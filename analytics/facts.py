@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
-    from analytics.journal import Journal
+    from analytics.journal import Journal, Segment
     from analytics.run import Options
 
 EVENTS_PER_PARTITION = 1_000_000  # about 0.15 GB in a worker
@@ -71,12 +71,40 @@ def _bounds(journal: Journal) -> tuple[int, int, int]:
     """The largest message_id and sub_id, and the first message published in the range; 0: all of them."""
     from pyspark.sql import functions as F
 
+    largest = None if journal.is_partial_start else _largest_by_footers(journal.segments)
+    if largest is not None:
+        return (*largest, 0)
     published = F.when(F.col("kind") == int(Kind.PUBLISH), F.col("message_id"))
     first = F.min(published) if journal.is_partial_start else F.lit(0)
     (row,) = journal.events.agg(F.max("message_id"), F.max("sub_id"), first).collect()
     message_id_max, sub_id_max, first_message_id = row
     # If nothing was published in the range, every message in it is older.
     return message_id_max or 0, sub_id_max or 0, OPEN if first_message_id is None else first_message_id
+
+
+def _largest_by_footers(segments: Iterable[Segment]) -> tuple[int, int] | None:
+    """The largest message_id and sub_id as the files say, without a pass over the events.
+
+    None where that is not known: files of elsewhere, or without statistics.
+    """
+    from pyarrow import parquet
+
+    from analytics.paths import local
+
+    found = {"message_id": 0, "sub_id": 0}
+    for segment in segments:
+        path = local(segment.path)
+        if path is None:
+            return None
+        metadata = parquet.read_metadata(path)
+        places = {name: metadata.schema.names.index(name) for name in found}
+        for group in range(metadata.num_row_groups):
+            for name, place in places.items():
+                statistics = metadata.row_group(group).column(place).statistics
+                if statistics is None or not statistics.has_min_max:
+                    return None
+                found[name] = max(found[name], statistics.max)
+    return found["message_id"], found["sub_id"]
 
 
 def replayer(rules: Rules, shape: Shape) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:

@@ -14,7 +14,7 @@ pa = pytest.importorskip("pyarrow", reason="needs pubsubd[analytics]: no pyarrow
 
 from analytics import keys  # noqa: E402
 from analytics.dimensions import collect  # noqa: E402
-from analytics.facts import arrow_schema, facts, partitions, replayer  # noqa: E402
+from analytics.facts import _bounds, arrow_schema, facts, partitions, replayer  # noqa: E402
 from analytics.journal import load_journal  # noqa: E402
 from analytics.keys import Shape  # noqa: E402
 from analytics.rules import Rules  # noqa: E402
@@ -86,6 +86,18 @@ def test_messages_of_before_the_range_are_known_in_part(spark: SparkSession, tmp
         (before, True, []),
         (inside, False, [late]),
     ]
+
+
+def test_largest_ids_are_the_same_by_footers_and_by_the_events(
+    spark: SparkSession, written: tuple[Path, Builder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, builder = written
+    journal = load_journal(spark, str(path))
+    by_footers = _bounds(journal)
+    monkeypatch.setattr("analytics.facts._largest_by_footers", lambda segments: None)
+
+    assert by_footers == _bounds(journal)
+    assert by_footers == (*(max(row[name] for row in builder.events) for name in ("message_id", "sub_id")), 0)
 
 
 def test_spark_and_numpy_pack_the_same_bits(spark: SparkSession) -> None:

@@ -23,7 +23,7 @@ class Events:
         self._parts: list[Columns] = []
 
     def add(self, kind: int, ts_us: Any, **columns: Any) -> None:
-        """Events of one kind: arrays, or a number for all; what is not named is 0. Those after the end are not."""
+        """Events of one kind: arrays, or a number for all; what is not named is 0. None is after the end."""
         ts_us = np.asarray(ts_us, np.int64)
         before = ts_us < self.end_us
         if not before.any():

@@ -196,7 +196,8 @@ class _Writer:
             ref_ts_us=published.ts_us[out],
             okey=published.okey[out],
         )
-        return place[passes]
+        through: np.ndarray = place[passes]
+        return through
 
     def _due_copies(self, t1_us: int) -> Copy:
         """Dead letters whose copies are published by now."""

@@ -72,7 +72,8 @@ class Lives:
         profiles = [one.profile for one in world.subscriptions]
 
         def of_sub(get: Callable[[plan.Profile], float], dtype: type = float) -> np.ndarray:
-            return np.array([get(one) for one in profiles], dtype)[sub]
+            by_sub: np.ndarray = np.array([get(one) for one in profiles], dtype)[sub]
+            return by_sub
 
         self.topic_id = np.array([one.topic_id for one in world.subscriptions])[sub]
         self.exactly_once = of_sub(lambda one: one.exactly_once, bool)
@@ -147,7 +148,8 @@ class Lives:
             self._deliver(waiting[~single])
             self._conclude(leased)
             live = self._skip_finished(live[goes_on])
-        return self.status != DONE
+        is_open: np.ndarray = self.status != DONE
+        return is_open
 
     def _skip_finished(self, live: np.ndarray) -> np.ndarray:
         """Finished messages wait for the next seek, if there is any."""

@@ -19,7 +19,7 @@ from tests.analytics.generator.world import KEYED, KEYS, PUBLISHERS, World
 BATCH = 5  # messages of a request, on average
 BATCH_MAX = 50
 TWICE = 0.003  # share of messages with the content of another
-SIZES = 400  # as many as a dictionary holds well
+SIZES = 3_000  # as many as a dictionary holds well
 
 
 @dataclass
@@ -73,7 +73,7 @@ class Publisher:
             ts_us=ts_us[request],
             topic_id=topic_id[request],
             place=np.arange(m) - np.repeat(np.cumsum(size) - size, size),
-            okey=self._keys(topic_id[request]),
+            okey=self._keys(topic_id)[request],
             bytes=rng.choice(self._sizes, m),
             payload_hash=payload,
             ref_ts_us=(ts_us - took_us)[request],
@@ -90,12 +90,13 @@ class Publisher:
         return np.sort((part + self.rng.random(n)) / 24)
 
     def _keys(self, topic_id: np.ndarray) -> np.ndarray:
+        """Of requests: clients put messages of one key into one."""
         world, rng = self.world, self.rng
         out = np.zeros(len(topic_id), np.int64)
         for name, share in KEYED.items():
             chosen = topic_id == world.topics[name]
             n = int(chosen.sum())
-            okeys = world.okeys[name][(KEYS * rng.random(n) ** 1.5).astype(np.int64)]
+            okeys = world.okeys[name][(KEYS * rng.random(n) ** 2.5).astype(np.int64)]
             okeys[rng.random(n) >= share] = 0
             if name == "orders":
                 okeys[rng.random(n) < world.hot_key] = world.okeys[name][0]

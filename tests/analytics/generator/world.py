@@ -77,13 +77,14 @@ class Profile:
 
 
 #: Topics and their shares of all messages. `dead` gets copies only.
-TOPICS = {"orders": 0.28, "clicks": 0.40, "mails": 0.08, "audit": 0.06, "sensors": 0.18, "dead": 0.0}
+TOPICS = {"orders": 0.28, "clicks": 0.36, "mails": 0.08, "audit": 0.10, "sensors": 0.18, "dead": 0.0}
 
 PROFILES = (
     Profile("orders-billing", "orders", clients=3, slow=2.5),
     Profile("orders-search", "orders", exactly_once=False, lost=0.01, late=0.01, seeks=("back", "now")),
-    Profile("orders-ledger", "orders", ordered=True, trouble=0.03, work_s=0.05),
-    Profile("clicks-warehouse", "clicks", exactly_once=False, work_s=0.6, clients=4, nacked=0.002),
+    Profile("orders-ledger", "orders", ordered=True, trouble=0.05, work_s=0.2),
+    Profile("clicks-warehouse", "clicks", exactly_once=False, latency_s=0.4, work_s=0.6, nacked=0.002,
+            clients=4),
     Profile("clicks-live", "clicks", passes=0.4, retain_acked=True, seeks=("back", "future")),
     Profile("mails-send", "mails", nacked=0.03, poison=0.01, attempts_max=5, work_s=0.8, spread=0.7),
     Profile("mails-log", "mails", exactly_once=False, stuck=0.003, poison=0.002, attempts_max=6,
@@ -92,7 +93,8 @@ PROFILES = (
     Profile("audit-replay", "audit", retain_acked=True, late=0.01,
             seeks=("back", "future", "exact", "part", "now")),
     Profile("audit-branch", "audit", seeks=("snapshot",)),
-    Profile("sensors-store", "sensors", exactly_once=False, ordered=True, trouble=0.02, clients=3),
+    Profile("sensors-store", "sensors", exactly_once=False, ordered=True, trouble=0.03, latency_s=0.1,
+            clients=3),
     Profile("sensors-alarm", "sensors", passes=0.3, stuck=0.02, poison=0.0005, retention_s=600, clients=1),
     Profile("dead-inspect", "dead", work_s=1.5, clients=1),
     Profile("audit-trial", "audit", start=0.3, end=0.8, end_by=DETACH, work_s=2.0),
@@ -101,7 +103,7 @@ PROFILES = (
 )  # fmt: skip
 
 PUBLISHERS = 3
-KEYS = 2_000  # ordering keys of a topic
+KEYS = 10_000  # ordering keys of a topic
 KEYED = {"orders": 0.8, "sensors": 1.0, "mails": 0.1}  # share of messages with a key
 
 
@@ -222,7 +224,7 @@ class World:
         if how == "exact":
             return [replace(seek, target_us=at_us - 45 * S - 1, exact=True)]
         if how == "part":
-            return [replace(seek, target_us=at_us - 50 * S, kept_us=at_us - 30 * S - 1, part=True)]
+            return [replace(seek, target_us=at_us - 120 * S, kept_us=at_us - 100 * S - 1, part=True)]
         if how == "snapshot":
             name = f"projects/p/snapshots/{one.profile.name}-{at_us}"
             taken = Control(SNAPSHOT, at_us - 40 * S, at_us - 40 * S, name=name)
@@ -239,9 +241,11 @@ class World:
                     nominal_us = getattr(control, name)
                     if not is_meant or not t0_us <= nominal_us < t1_us:
                         continue
-                    hit = (request_us >= nominal_us) & (topic_id == one.topic_id) & (size > 1)
-                    if hit.any():
-                        at = int(hit.argmax())
+                    distance_us = np.abs(request_us - nominal_us)
+                    usable = (topic_id == one.topic_id) & (size > 1) & (request_us < control.ts_us)
+                    distance_us[~usable] = NEVER
+                    at = int(distance_us.argmin())
+                    if distance_us[at] < 120 * S:
                         setattr(control, name, int(request_us[at]))
                         control.kept_place = int(size[at]) // 2 if control.part else 0
         self._columns()

@@ -90,7 +90,7 @@ PROFILES = (
     Profile("mails-log", "mails", exactly_once=False, stuck=0.003, poison=0.002, attempts_max=6,
             retention_s=600),
     Profile("audit-archive", "audit", extends=True, work_s=8.0, spread=0.5, clients=3, slow=1.5),
-    Profile("audit-replay", "audit", retain_acked=True, late=0.01,
+    Profile("audit-replay", "audit", retain_acked=True, late=0.01, work_s=4.0, spread=0.6,
             seeks=("back", "future", "exact", "part", "now")),
     Profile("audit-branch", "audit", seeks=("snapshot",)),
     Profile("sensors-store", "sensors", exactly_once=False, ordered=True, trouble=0.03, latency_s=0.1,
@@ -159,7 +159,9 @@ class World:
             # `clicks` has one subscription only, which is owed as many messages as all others together.
             profiles = tuple(one for one in PROFILES if one.name != "clicks-live")
             owed = sum(
-                TOPICS[one.topic] for one in profiles if one.name != "clicks-warehouse" and one.start == 0
+                TOPICS[one.topic] * one.passes * (one.end - one.start)
+                for one in profiles
+                if one.name != "clicks-warehouse"
             )
             others = 1 - TOPICS["clicks"]
             self.weights["clicks"] = owed / (owed + others)

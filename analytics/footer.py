@@ -152,7 +152,7 @@ def _structures(fields: dict[int, Any], number: int, missing_is_empty: bool = Fa
 
 
 class _Compact:
-    """Thrift's compact protocol: a structure becomes a dictionary of what its fields hold, by their numbers."""
+    """Thrift's compact protocol: a structure becomes a dictionary of its fields, by their numbers."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data

@@ -99,14 +99,14 @@ def _replay(replay: Replay, builder: Builder, **options: Any) -> list[Row]:
     return replay(rows_of(builder), dimensions_of(builder), **options)
 
 
-def test_an_event_as_early_as_the_tolerance_is_right(replay: Replay) -> None:
+def test_an_event_as_early_as_the_tolerance_is_right(quick_replay: Replay) -> None:
     b = Builder()
     sub, message = leased(b)
     right = b.expire(sub, message, at=12 - 5e-3)
     b.deliver(sub, message, at=13)
     early = b.expire(sub, message, at=23 - 5e-3 - US)
-    assert _found(_replay(replay, b)) == [right, early]
-    assert _found(_replay(replay, b, tolerance_us=5_000)) == [early]
+    assert _found(_replay(quick_replay, b)) == [right, early]
+    assert _found(_replay(quick_replay, b, tolerance_us=5_000)) == [early]
 
 
 def test_the_tolerance_is_not_for_answers(quick_replay: Replay) -> None:
@@ -116,7 +116,9 @@ def test_the_tolerance_is_not_for_answers(quick_replay: Replay) -> None:
     assert _found(_replay(quick_replay, b, tolerance_us=5_000)) == [refused]
 
 
-def test_what_was_published_before_the_range_is_judged_from_its_first_delivery_on(replay: Replay) -> None:
+def test_what_was_published_before_the_range_is_judged_from_its_first_delivery_on(
+    quick_replay: Replay,
+) -> None:
     b = Builder()
     sub, message = leased(b)
     b.expire(sub, message)
@@ -127,10 +129,10 @@ def test_what_was_published_before_the_range_is_judged_from_its_first_delivery_o
     events = [row for row in rows_of(b) if row["seq"] >= seen_from]
     dimensions = dimensions_of(b)
 
-    (row,) = replay(events, dimensions, first_message_id=message + 1)
+    (row,) = quick_replay(events, dimensions, first_message_id=message + 1)
     assert row["partial"] and row["v_seq"] == [again, refused]
 
-    (row,) = replay(events, dimensions, first_message_id=message)
+    (row,) = quick_replay(events, dimensions, first_message_id=message)
     assert not row["partial"] and row["v_seq"] == [seen_from, again, refused]
 
 

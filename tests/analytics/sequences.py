@@ -36,8 +36,8 @@ ACTIONS = (
     + ("deliver",) * 6
     + ("ack",) * 4
     + ("nack", "extend", "expire", "reset") * 2
-    + ("deadletter", "drop", "filtered", "unknown", "create", "toggle")
-    + ("bulk_drop",) * 2
+    + ("deadletter", "drop", "filtered", "unknown", "toggle")
+    + ("create", "bulk_drop") * 2
     + ("seek",) * 3
     + ("snapshot",)
 )
@@ -181,14 +181,14 @@ class Writer:
     def seek(self, move: Move) -> None:
         detail: dict[str, Any] = {
             "retain_acked": move.result == Result.OK,
-            "kept_from_us": self.now_us - 2 * move.b,
-            "kept_after_id": max(0, len(self.published_us) - 2 - move.b),
+            "kept_from_us": self.now_us - 3 * move.b,
+            "kept_after_id": max(0, len(self.published_us) - move.message) if move.a % 2 else 0,
         }
         if move.action == "snapshot":
             detail |= {"snapshot": "projects/p/snapshots/s", "snapshot_seq": 1}
         # Also into the future, and to the very time at which a message was published.
-        target_us = self.now_us + 2 - move.a
-        if move.wait_us == 0:
+        target_us = self.now_us + 2 - 4 * move.a
+        if move.wait_us == 1:
             target_us = self.published_us[-1 - move.message % len(self.published_us)]
         self.event(Kind.SEEK, detail, sub_id=move.sub_id, aux=target_us)
 
@@ -203,7 +203,7 @@ class Writer:
         match move.action:
             case "deliver":
                 self.generations[of] = newest = newest + (2 if move.b == 5 else 1)
-                deadline_us = self.now_us + 1 + move.a
+                deadline_us = self.now_us + 1 + 2 * move.a
                 self.event(
                     Kind.DELIVER,
                     **common,

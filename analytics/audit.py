@@ -14,12 +14,15 @@ missing, and messages published after the last. A finding is then as good as in 
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import reduce
+from typing import TYPE_CHECKING, Any
 
 from analytics import backlog, evidence, order, owed, references
 from analytics.backlog import Horizon
 from analytics.dimensions import OPEN, Dimensions, subscriptions_df
+from analytics.journal import SCHEMA as EVENTS_SCHEMA
 from analytics.layout import Kind
 from analytics.run import Run, Verdict, write_facts
 from analytics.scratch import Scratch, Settle
@@ -27,7 +30,7 @@ from analytics.summary import INCOMPLETE, NOT_CHECKED, OK, VIOLATED
 from analytics.tables import CODES, SCHEMAS
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame, SparkSession
 
     from analytics.journal import BacklogFile, Journal
 
@@ -81,8 +84,6 @@ def audit(
     listed_max: int = evidence.LISTED_MAX,
 ) -> Audited:
     """All tables. `open_at_end` has the columns of a backlog file, None: there is none to compare with."""
-    from pyspark.sql import functions as F
-
     events = journal.events
     horizon = horizon_of(journal)
     counts = settle(owed.counts(events))
@@ -95,24 +96,36 @@ def audit(
         )
     if order.ordered_subscriptions(dimensions):
         first_id = horizon.first_id if horizon.first_missing_seq != OPEN else 0
-        found = found.unionByName(order.judge(events, facts, untouched, dimensions, settle, first_id))
+        found = found.unionByName(
+            order.judge(events, facts, untouched, dimensions, settle, first_id, rows_max=journal.count)
+        )
     found = settle(evidence.with_severity(found, dimensions))
     sample = settle(references.sample(events, evidence.listed(found, listed_max)))
-    wrong = of_references(references.judge(sample, facts, horizon, settle), dimensions)
+    wrong = of_references(references.judge(sample, facts, horizon), dimensions)
     found = settle(found.unionByName(evidence.with_severity(wrong, dimensions)))
-    listed = settle(evidence.listed(found, listed_max))
-    proof = settle(evidence.evidence(events, listed, settle))
-    tally = settle(tally_of(found))
-    broken = tally.agg(F.sum("broken")).first()
+    tally = [row.asDict() for row in tally_of(found).collect()]
+    listed, proof = nothing_found(facts.sparkSession)
+    if tally:
+        listed = settle(evidence.listed(found, listed_max))
+        proof = settle(evidence.evidence(events, listed, settle))
+        listed = evidence.violations(listed, proof, dimensions, journal.last_us)
     return Audited(
-        violations=evidence.violations(listed, proof, dimensions, journal.last_us),
+        violations=listed,
         evidence=proof,
         summary=summary_of(
             facts, untouched, open_messages, counts, tally, dimensions,
             complete=journal.complete, not_checked=not_checked(dimensions, open_at_end is not None),
         ),
-        broken=int(broken[0] or 0) if broken else 0,
+        broken=sum(row["broken"] for row in tally),
     )  # fmt: skip
+
+
+def nothing_found(spark: SparkSession) -> tuple[DataFrame, DataFrame]:
+    """The tables `violations` and `evidence` without rows."""
+    return (
+        spark.createDataFrame([], SCHEMAS["violations"]),
+        spark.createDataFrame([], f"violation_id bigint, {EVENTS_SCHEMA}"),
+    )
 
 
 def horizon_of(journal: Journal) -> Horizon:
@@ -183,7 +196,7 @@ def summary_of(
     untouched: DataFrame,
     open_messages: DataFrame,
     counts: DataFrame,
-    tally: DataFrame,
+    tally: Sequence[Mapping[str, Any]],
     dimensions: Dimensions,
     *,
     complete: bool,
@@ -196,62 +209,69 @@ def summary_of(
     """
     from pyspark.sql import functions as F
 
-    events_of = {Kind.DEADLETTER: "dead_lettered", Kind.FILTERED: "filtered"}
-    of_events = counts.groupBy("sub_id").agg(
-        *[
-            F.sum(F.when(F.col("kind") == int(kind), F.col("n"))).alias(name)
-            for kind, name in events_of.items()
-        ]
+    def events_of(kind: Kind) -> Column:
+        return F.sum(F.when(F.col("kind") == int(kind), F.col("n")))
+
+    parts = [
+        subscriptions_df(facts.sparkSession, dimensions).select(
+            "sub_id", "subscription", "exactly_once", "ordered"
+        ),
+        counts.where("sub_id <> 0")
+        .groupBy("sub_id")
+        .agg(events_of(Kind.DEADLETTER).alias("dead_lettered"), events_of(Kind.FILTERED).alias("filtered")),
+        facts.groupBy("sub_id").agg(
+            F.sum("deliveries").alias("deliveries"),
+            F.sum("acks").alias("acks_ok"),
+            F.count(F.when(F.col("partial"), 1)).alias("partial"),
+            F.count(F.when(F.expr("owed and gone_us is not null"), 1)).alias("left"),
+        ),
+        untouched.where("certain").groupBy("sub_id").agg(F.count("gone_us").alias("left")),
+        open_messages.where("certain").groupBy("sub_id").agg(F.count("*").alias("open")),
+        _messages(facts, untouched, dimensions),
+        _by_code(facts.sparkSession, tally),
+    ]
+    every = reduce(lambda a, b: a.unionByName(b, allowMissingColumns=True), parts)
+    about = ("subscription", "exactly_once", "ordered")
+    sums = [name for name in every.columns if name not in ("sub_id", *about)]
+    rows = every.groupBy("sub_id").agg(
+        *[F.max(name).alias(name) for name in about],
+        *[F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in sums],
     )
-    of_facts = facts.groupBy("sub_id").agg(
-        F.sum("deliveries").alias("deliveries"),
-        F.sum("acks").alias("acks_ok"),
-        F.count(F.when(F.col("partial"), 1)).alias("partial"),
-        F.count(F.when(F.expr("owed and gone_us is not null"), 1)).alias("left"),
-        F.count(F.when(F.col("owed"), 1)).alias("owed"),
-    )
-    of_untouched = untouched.groupBy("sub_id").agg(
-        F.count("gone_us").alias("never_touched_left"), F.count("*").alias("never_touched")
-    )
-    is_open = open_messages.groupBy("sub_id").agg(F.count("*").alias("open"))
-    by_code = tally.groupBy("sub_id").agg(
-        F.sum("broken").alias("broken"),
-        *[F.sum(F.when(F.col("code") == code, F.col("n"))).alias(code) for code in CODES],
-    )
-    known = subscriptions_df(facts.sparkSession, dimensions).drop("topic_id")
-    rows = known.join(of_facts, "sub_id", "full_outer")
-    for one in (of_events.where("sub_id <> 0"), of_untouched, is_open, by_code):
-        rows = rows.join(one, "sub_id", "full_outer")
-    sought = [sub_id for sub_id in dimensions.epochs if dimensions.seeks(sub_id)]
-    rows = rows.withColumn("messages", F.coalesce("owed", F.lit(0)) + F.coalesce("never_touched", F.lit(0)))
-    if sought:
-        # Several rows of one message: one for each epoch.
-        once = (
-            facts.where("owed")
-            .select("sub_id", "message_id")
-            .unionByName(untouched.select("sub_id", "message_id"))
-            .where(F.col("sub_id").isin(sought))
-            .distinct()
-            .groupBy("sub_id")
-            .agg(F.count("*").alias("_messages"))
-        )
-        rows = rows.join(once, "sub_id", "left").withColumn("messages", F.coalesce("_messages", "messages"))
-    zero = F.lit(0)
-    left = F.coalesce("left", zero) + F.coalesce("never_touched_left", zero)
     verdict = (
-        F.when(F.coalesce("broken", zero) > 0, VIOLATED)
+        F.when(F.col("broken") > 0, VIOLATED)
         .when(F.lit(not complete), INCOMPLETE)
         .when(F.col("sub_id").isin(sorted(not_checked)) | F.col("subscription").isNull(), NOT_CHECKED)
         .otherwise(OK)
     )
-    rows = (
+    return as_summary(
         rows.withColumn("verdict", verdict)
-        .withColumn("dropped", F.greatest(left - F.coalesce("dead_lettered", zero), zero))
+        .withColumn("dropped", F.greatest(F.col("left") - F.col("dead_lettered"), F.lit(0)))
         .withColumn("subscription", F.coalesce("subscription", F.format_string("subscription %d", "sub_id")))
         .withColumn("exactly_once", F.coalesce("exactly_once", F.lit(False)))
         .withColumn("ordered", F.coalesce("ordered", F.lit(False)))
     )
-    return as_summary(rows)
+
+
+def _messages(facts: DataFrame, untouched: DataFrame, dimensions: Dimensions) -> DataFrame:
+    """(sub_id, messages): how many were owed at any time; with seeks a message has several rows."""
+    from pyspark.sql import functions as F
+
+    sought = F.col("sub_id").isin([sub_id for sub_id in dimensions.epochs if dimensions.seeks(sub_id)])
+    owed = facts.where("owed").select("sub_id", "message_id").unionByName(
+        untouched.where("certain").select("sub_id", "message_id")
+    )  # fmt: skip
+    rows = owed.where(~sought).unionByName(owed.where(sought).distinct())
+    return rows.groupBy("sub_id").agg(F.count("*").alias("messages"))
+
+
+def _by_code(spark: SparkSession, tally: Sequence[Mapping[str, Any]]) -> DataFrame:
+    """The tally as (sub_id, broken, a column for each code)."""
+    columns = ", ".join(f"{code} bigint" for code in CODES)
+    rows = [
+        (row["sub_id"], row["broken"], *(row["n"] if code == row["code"] else 0 for code in CODES))
+        for row in tally
+    ]
+    return spark.createDataFrame(rows, f"sub_id int, broken bigint, {columns}")
 
 
 def as_summary(rows: DataFrame) -> DataFrame:
@@ -260,7 +280,8 @@ def as_summary(rows: DataFrame) -> DataFrame:
     from pyspark.sql.types import LongType, StructType
 
     columns = []
-    for field in StructType.fromDDL(SCHEMAS["audit_summary"]).fields:
+    schema: Any = StructType.fromDDL(SCHEMAS["audit_summary"])
+    for field in schema.fields:
         value = F.col(field.name)
         if isinstance(field.dataType, LongType):
             value = F.coalesce(value, F.lit(0))

@@ -6,7 +6,7 @@ there are in all is in the summary.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from analytics.dimensions import Dimensions, settings_df, subscriptions_df
 from analytics.layout import COLUMNS, Kind, Result
@@ -143,8 +143,8 @@ def _as_table(name: str, rows: DataFrame) -> DataFrame:
     from pyspark.sql import functions as F
     from pyspark.sql.types import StructType
 
-    fields = StructType.fromDDL(SCHEMAS[name]).fields
-    return rows.select(*[F.col(field.name).cast(field.dataType).alias(field.name) for field in fields])
+    schema: Any = StructType.fromDDL(SCHEMAS[name])
+    return rows.select(*[F.col(field.name).cast(field.dataType).alias(field.name) for field in schema.fields])
 
 
 def _in_words() -> tuple[Column, Column]:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from analytics.dimensions import Dimensions, with_epoch
+from analytics.dimensions import OPEN, Dimensions, with_epoch
 from analytics.layout import Kind
 from analytics.owed import leased_at_seeks
 from analytics.scratch import Settle
@@ -74,7 +74,17 @@ def messages(facts: DataFrame, untouched: DataFrame, dimensions: Dimensions, fir
     return delivered.unionByName(waiting)
 
 
-def first_deliveries(messages: DataFrame, settle: Settle, key_rows_max: int = KEY_ROWS_MAX) -> DataFrame:
+def big_keys(messages: DataFrame, settle: Settle, key_rows_max: int = KEY_ROWS_MAX) -> DataFrame | None:
+    """The keys with so many messages that they are cut into blocks."""
+    from pyspark.sql import functions as F
+
+    keys = settle(
+        messages.groupBy(*_KEY).agg(F.count("*").alias("n")).where(F.col("n") > key_rows_max).select(*_KEY)
+    )
+    return None if keys.isEmpty() else keys
+
+
+def first_deliveries(messages: DataFrame, big_keys: DataFrame | None = None) -> DataFrame:
     """(sub_id, epoch, okey, message_id, seq, code): G5_out_of_order and G5_skipped."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F
@@ -94,7 +104,11 @@ def first_deliveries(messages: DataFrame, settle: Settle, key_rows_max: int = KE
         first.alias("_first"),
         waited.alias("_waited"),
     )
-    rows, big = _in_blocks(rows, settle, key_rows_max)
+    block = F.lit(0).cast("bigint")
+    if big_keys is not None:
+        rows = rows.join(F.broadcast(big_keys.withColumn("is_big", F.lit(True))), list(_KEY), "left")
+        block = F.when(F.col("is_big"), F.expr(f"message_id div {BLOCK_IDS}")).otherwise(block)
+    rows = rows.withColumn("block", block)
     before = (
         Window.partitionBy(*_KEY, "block")
         .orderBy("message_id")
@@ -103,8 +117,8 @@ def first_deliveries(messages: DataFrame, settle: Settle, key_rows_max: int = KE
     running = rows.select(
         "*", F.max("_first").over(before).alias("latest"), F.max("_waited").over(before).alias("until_us")
     )
-    if big:
-        running = _with_earlier_blocks(running, rows)
+    if big_keys is not None:
+        running = _with_earlier_blocks(running, rows.where("is_big"))
     is_late = F.coalesce(F.col("latest") > F.col("first_seq"), F.lit(False))
     is_past = F.coalesce(F.col("until_us") > F.col("first_us"), F.lit(False))
     judged = running.where("first_seq is not null and not carried").where(is_late | is_past)
@@ -113,21 +127,6 @@ def first_deliveries(messages: DataFrame, settle: Settle, key_rows_max: int = KE
         lambda code: code.isNotNull(),
     )
     return judged.select(*_KEY, "message_id", F.col("first_seq").alias("seq"), F.explode(codes).alias("code"))
-
-
-def _in_blocks(rows: DataFrame, settle: Settle, key_rows_max: int) -> tuple[DataFrame, bool]:
-    """Add `block`, 0 for keys of usual size, and whether there is another."""
-    from pyspark.sql import functions as F
-
-    largest = rows.groupBy("sub_id", "epoch").agg(F.count("*").alias("n")).agg(F.max("n")).first()
-    if largest is None or (largest[0] or 0) <= key_rows_max:
-        return rows.withColumn("block", F.lit(0).cast("bigint")), False
-    big = rows.groupBy(*_KEY).agg(F.count("*").alias("n")).where(F.col("n") > key_rows_max)
-    keys = settle(big.select(*_KEY, F.lit(True).alias("is_big")))
-    if keys.isEmpty():
-        return rows.withColumn("block", F.lit(0).cast("bigint")), False
-    block = F.when(F.col("is_big"), F.floor(F.col("message_id") / BLOCK_IDS)).otherwise(0).cast("bigint")
-    return rows.join(F.broadcast(keys), list(_KEY), "left").withColumn("block", block).drop("is_big"), True
 
 
 def _with_earlier_blocks(running: DataFrame, rows: DataFrame) -> DataFrame:
@@ -140,8 +139,7 @@ def _with_earlier_blocks(running: DataFrame, rows: DataFrame) -> DataFrame:
         .rowsBetween(Window.unboundedPreceding, Window.currentRow - 1)
     )
     carried = (
-        rows.where("block <> 0")
-        .groupBy(*_KEY, "block")
+        rows.groupBy(*_KEY, "block")
         .agg(F.max("_first").alias("_first"), F.max("_waited").alias("_waited"))
         .select(
             *_KEY,
@@ -233,29 +231,35 @@ def judge(
     dimensions: Dimensions,
     settle: Settle,
     first_id: int = 0,
-    key_rows_max: int = KEY_ROWS_MAX,
+    rows_max: int = OPEN,
 ) -> DataFrame:
-    """Rows of `backlog.FOUND` with the codes of G5, for messages from `first_id` on."""
+    """Rows of `backlog.FOUND` with the codes of G5, for messages from `first_id` on.
+
+    No subscription has more than `rows_max` messages in an epoch.
+    """
     from pyspark.sql import functions as F
 
     ordered = ordered_subscriptions(dimensions)
     mine = with_epoch(events.where(F.col("sub_id").isin(ordered) & (F.col("okey") != 0)), dimensions)
     known = messages(facts, untouched, dimensions, first_id)
-    found = _judge(mine, known, settle, key_rows_max)
+    has_big = rows_max > KEY_ROWS_MAX
+    found = _judge(mine, known, settle, has_big)
     if any(dimensions.seeks(sub_id) for sub_id in ordered):
         found = settle(found)
         doubtful = settle(found.where("epoch > 0").select(*_KEY).distinct())
         if not doubtful.isEmpty():
             marked = settle(_with_leases(known, doubtful, events, dimensions))
-            again = _judge(mine, marked, settle, key_rows_max)
+            again = _judge(mine, marked, settle, has_big)
             found = found.where("epoch = 0").unionByName(again)
     return found.select("code", "sub_id", "message_id", "epoch", "seq", "other")
 
 
-def _judge(events: DataFrame, messages: DataFrame, settle: Settle, key_rows_max: int) -> DataFrame:
+def _judge(events: DataFrame, messages: DataFrame, settle: Settle, has_big: bool) -> DataFrame:
     from pyspark.sql import functions as F
 
-    first = first_deliveries(messages, settle, key_rows_max).withColumn("other", F.lit(0).cast("bigint"))
+    first = first_deliveries(messages, big_keys(messages, settle) if has_big else None).withColumn(
+        "other", F.lit(0).cast("bigint")
+    )
     again = redeliveries(events, messages, settle)
     return first if again is None else first.unionByName(again)
 

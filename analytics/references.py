@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from analytics.backlog import Horizon
 from analytics.layout import Kind
-from analytics.scratch import Settle
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -38,7 +37,7 @@ def sample(events: DataFrame, message_ids: DataFrame, one_in: int = ONE_IN) -> D
     )
 
 
-def judge(sample: DataFrame, facts: DataFrame, horizon: Horizon, settle: Settle) -> DataFrame:
+def judge(sample: DataFrame, facts: DataFrame, horizon: Horizon) -> DataFrame:
     """(code, sub_id, message_id, seq, other): G0_reference; `other` is the right time, 0: there is no such
     event.
 
@@ -47,12 +46,12 @@ def judge(sample: DataFrame, facts: DataFrame, horizon: Horizon, settle: Settle)
     """
     from pyspark.sql import functions as F
 
-    published = settle(
+    published = (
         sample.where(F.col("kind") == int(Kind.PUBLISH))
         .groupBy("message_id")
         .agg(F.min("ts_us").alias("right_us"))
     )
-    of_publish = settle(
+    of_publish = (
         sample.where(F.col("kind").isin([int(kind) for kind in _OF_PUBLISH]))
         .join(published, "message_id", "left")
         .where(F.expr("ref_ts_us <> right_us") | (F.col("right_us").isNull() & F.lit(horizon.is_whole)))

@@ -46,7 +46,7 @@ def sentence(error: BaseException, out: str) -> str:
             "(--conf spark.local.dir=FOLDER moves those)."
         )
     if "Read-only file system" in text or "Permission denied" in text or "Mkdirs failed" in text:
-        return f"Something cannot be written: {first_line(text)}"
+        return f"Something cannot be written: {first_line(text).rstrip('.')}."
     if "OutOfMemoryError" in text:
         return "Spark ran out of memory; --conf spark.driver.memory=12g gives it more."
     if any(mark in text for mark in _GONE) and _SEGMENT.search(text):
@@ -64,7 +64,7 @@ def sentence(error: BaseException, out: str) -> str:
         return "Spark's Java process ended unexpectedly; the system may have been short of memory."
     if "All masters are unresponsive" in text or "stopped SparkContext" in text:
         return "The connection to the Spark master was lost."
-    return f"Spark failed: {first_line(text)}"
+    return f"Spark failed: {first_line(text).rstrip('.')}."
 
 
 def first_line(text: str) -> str:

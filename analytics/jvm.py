@@ -178,14 +178,15 @@ def script(java: Path, options: list[str]) -> str:
     lines = ["#!/bin/sh", *_SCRIPT_HEAD]
     if options:
         words = " ".join(shlex.quote(option) for option in options)
-        lines.append(f'[ -z "$spark" ] || set -- {words} "$@"')
+        lines.append(f'[ "$driver$launcher" != 1 ] || set -- {words} "$@"')
     lines.append(f'exec {shlex.quote(str(java))} "$@"')
     return "\n".join(lines) + "\n"
 
 
 _SCRIPT_HEAD = (
     "# Starts Java without one argument of Spark's launcher, for a runtime that has no such module.",
-    "spark=",
+    "driver=",
+    "launcher=",
     "left=$#",
     'while [ "$left" -gt 0 ]; do',
     "    argument=$1",
@@ -193,7 +194,9 @@ _SCRIPT_HEAD = (
     "    left=$((left - 1))",
     '    case "$argument" in',
     f"    {_REFUSED}) continue ;;",
-    "    org.apache.spark.deploy.SparkSubmit) spark=1 ;;",
+    # The launcher's own short-lived JVM has the driver's class among its arguments.
+    "    org.apache.spark.launcher.Main) launcher=1 ;;",
+    "    org.apache.spark.deploy.SparkSubmit) driver=1 ;;",
     "    esac",
     '    set -- "$@" "$argument"',
     "done",

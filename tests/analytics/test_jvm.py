@@ -179,8 +179,9 @@ def test_the_options_of_the_cache_are_for_the_driver_and_not_for_its_launcher(
 
     submit = "org.apache.spark.deploy.SparkSubmit"
     assert arguments("-cp", "jars", submit) == ["-XX:AOTCache=a b", "-cp", "jars", submit]
-    launcher = "org.apache.spark.launcher.Main"
-    assert arguments("-cp", "jars", launcher) == ["-cp", "jars", launcher]
+    launcher = ["-cp", "jars", "org.apache.spark.launcher.Main", submit]
+    assert arguments(*launcher) == launcher
+    assert arguments("-version") == ["-version"]
 
 
 def test_a_cache_folder_that_cannot_be_made_is_said(

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import Column, DataFrame, SparkSession, Window
@@ -85,6 +86,21 @@ def leases(events: DataFrame) -> DataFrame:
         (seen_us - F.col("start_us")).alias("processing_us"),
         F.col("acked_us").isNotNull().alias("acked"),
     )
+
+
+def first_ids(clients: Mapping[int, str]) -> dict[int, int]:
+    """The first number of each client's name: a name gets another number when the server starts again."""
+    first: dict[str, int] = {}
+    for client_id in sorted(clients):
+        first.setdefault(clients[client_id], client_id)
+    return {client_id: first[name] for client_id, name in clients.items()}
+
+
+def with_first_ids(leases: DataFrame, first_ids: Mapping[int, int]) -> DataFrame:
+    """`leases` with one client_id for each name."""
+    known = leases.sparkSession.createDataFrame(sorted(first_ids.items()), "client_id int, first_id int")
+    joined = leases.join(F.broadcast(known), "client_id", "left")
+    return joined.withColumn("client_id", F.coalesce("first_id", "client_id")).drop("first_id")
 
 
 def processing(leases: DataFrame) -> DataFrame:
@@ -205,8 +221,13 @@ def measure(
 ) -> list[Measured]:
     """What is known of each subscription that is there at the end of the range, by its name."""
     living = {one.sub_id: one for one in dimensions.subscriptions.values() if one.end_seq == OPEN}
-    streams = [one for one in dimensions.streams.values() if one.sub_id in living]
-    rows = leases(events).persist(StorageLevel.MEMORY_AND_DISK)
+    same = first_ids(dimensions.clients)
+    streams = [
+        replace(one, client_id=same.get(one.client_id, one.client_id))
+        for one in dimensions.streams.values()
+        if one.sub_id in living
+    ]
+    rows = with_first_ids(leases(events), same).persist(StorageLevel.MEMORY_AND_DISK)
     try:
         times = processing(rows).collect()
         size = sizes(rows).collect()

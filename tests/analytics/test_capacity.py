@@ -301,7 +301,12 @@ class Script:
 
 
 def _each(
-    script: Script, sub: int, stream: int, at: float, *steps: tuple[float, str, dict[str, Any]]
+    script: Script,
+    sub: int,
+    stream: int,
+    at: float,
+    *steps: tuple[float, str, dict[str, Any]],
+    deliver: dict[str, int] | None = None,
 ) -> None:
     """One message: published, delivered at once, and then each step so many seconds after the delivery."""
     b = script.b
@@ -309,7 +314,7 @@ def _each(
 
     def begin(now: float) -> None:
         message.append(b.publish(b.topic_of(sub), at=now))
-        b.deliver(sub, message[0], at=now, stream=stream)
+        b.deliver(sub, message[0], at=now, stream=stream, **(deliver or {}))
 
     script.at(at, begin)
     for after, name, fields in steps:
@@ -391,6 +396,17 @@ def advised(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, d
     stream = b.stream(extending, "worker", at=0, ack_deadline_s=60)
     for n in range(10):
         _each(script, extending, stream, 1 + n, (9, "extend", {"seconds": 30}), (30, "ack", ok))
+
+    restarted = b.subscription("restarted", at=0)
+    streams = [b.stream(restarted, "worker", at=0)]
+    # After its restart the server knows the name by another number.
+    script.at(100, lambda now: b.start(at=now))
+    again = {"sub_id": restarted, "topic_id": b.topic_of(restarted), "client_id": 77, "stream_id": 7_777}
+    limits = {"client": "worker", "max_outstanding_messages": 30, "max_outstanding_bytes": 3_000}
+    script.at(100, lambda now: b.add(Kind.STREAM, now, detail=limits, **again))
+    for n in range(20):
+        fields = {"client_id": 77, "stream_id": 7_777} if n >= 10 else {}
+        _each(script, restarted, streams[0], 1 + n * 10, (2, "ack", ok), deliver=fields)
 
     deleted = b.subscription("deleted", at=0)
     _each(script, deleted, 0, 1, (2, "ack", ok))
@@ -476,6 +492,11 @@ def test_journal_of_clients_that_extend(advised: dict[str, dict[str, Any]]) -> N
     assert row.evidence["extends_per_delivery"] == 1
     assert row.recommended == row.current == 10
     assert "Its streams ask for 60 s" in row.reason
+
+
+def test_journal_of_a_client_whose_number_changed(advised: dict[str, dict[str, Any]]) -> None:
+    row = advised["restarted"][MESSAGES]
+    assert (row.current, row.evidence["delivered"], row.evidence["n"]) == (30, 20, 20)
 
 
 def test_journal_of_what_was_deleted_has_no_advice(advised: dict[str, dict[str, Any]]) -> None:

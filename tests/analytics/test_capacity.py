@@ -26,7 +26,7 @@ from analytics.survival import Survival
 from analytics.tables import MINUTE_COUNTS, SCHEMAS
 from tests.analytics import reference
 from tests.analytics.generator.builder import Builder
-from tests.analytics.scenarios import dimensions_of
+from tests.analytics.scenarios import dimensions_of, rows_of
 
 SECOND_US = 1_000_000
 
@@ -501,3 +501,18 @@ def test_journal_of_a_client_whose_number_changed(advised: dict[str, dict[str, A
 
 def test_journal_of_what_was_deleted_has_no_advice(advised: dict[str, dict[str, Any]]) -> None:
     assert "deleted" not in advised and "unary" in advised
+
+
+def test_where_nothing_was_delivered_the_table_is_empty(spark: Any) -> None:
+    import pyarrow as pa
+
+    from analytics import capacity
+    from tests.analytics.generator.segments import SCHEMA
+
+    b = Builder()
+    b.subscription("idle", at=0)
+    nothing = [spark.createDataFrame([], SCHEMAS[name]) for name in ("facts", "health_minute")]
+    events = spark.createDataFrame(pa.Table.from_pylist(rows_of(b), SCHEMA))
+    measured = capacity.measure(spark, events, *nothing, dimensions_of(b), 0, 1)
+    assert [(one.subscription, one.survival.n) for one in measured] == [("projects/p/subscriptions/idle", 0)]
+    assert capacity.advice(spark, measured).collect() == []

@@ -202,10 +202,10 @@ def summary_of(
     complete: bool,
     not_checked: set[int],
 ) -> DataFrame:
-    """Rows of the table `audit_summary`: one per subscription that is described, or that anything is known
-    of.
+    """Rows of the table `audit_summary`: one per subscription that is described, or has anything to count.
 
-    messages: those that were owed at any time. dropped: by retention or detachment, bulk drops included.
+    messages: those that were owed at any time. dropped: by retention or detachment, bulk drops included. The
+    counts of G4 are null where it was not checked.
     """
     from pyspark.sql import functions as F
 
@@ -237,14 +237,15 @@ def summary_of(
         *[F.max(name).alias(name) for name in about],
         *[F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in sums],
     )
+    is_unchecked = F.col("sub_id").isin(sorted(not_checked)) | F.col("subscription").isNull()
     verdict = (
         F.when(F.col("broken") > 0, VIOLATED)
         .when(F.lit(not complete), INCOMPLETE)
-        .when(F.col("sub_id").isin(sorted(not_checked)) | F.col("subscription").isNull(), NOT_CHECKED)
+        .when(is_unchecked, NOT_CHECKED)
         .otherwise(OK)
     )
-    return as_summary(
-        rows.withColumn("verdict", verdict)
+    return _as_summary(
+        rows.withColumns({"verdict": verdict, "is_unchecked": is_unchecked})
         .withColumn("dropped", F.greatest(F.col("left") - F.col("dead_lettered"), F.lit(0)))
         .withColumn("subscription", F.coalesce("subscription", F.format_string("subscription %d", "sub_id")))
         .withColumn("exactly_once", F.coalesce("exactly_once", F.lit(False)))
@@ -274,8 +275,8 @@ def _by_code(spark: SparkSession, tally: Sequence[Mapping[str, Any]]) -> DataFra
     return spark.createDataFrame(rows, f"sub_id int, broken bigint, {columns}")
 
 
-def as_summary(rows: DataFrame) -> DataFrame:
-    """The columns of the table, in order and of its types; counts that are null are 0."""
+def _as_summary(rows: DataFrame) -> DataFrame:
+    """The columns of the table, in order and of its types."""
     from pyspark.sql import functions as F
     from pyspark.sql.types import LongType, StructType
 
@@ -285,5 +286,7 @@ def as_summary(rows: DataFrame) -> DataFrame:
         value = F.col(field.name)
         if isinstance(field.dataType, LongType):
             value = F.coalesce(value, F.lit(0))
+        if field.name.startswith("G4_"):
+            value = F.when(~F.col("is_unchecked"), value)
         columns.append(value.cast(field.dataType).alias(field.name))
     return rows.select(*columns)

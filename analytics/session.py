@@ -36,6 +36,7 @@ SQL_SETTINGS = {
 PARTITIONS = "spark.sql.shuffle.partitions"
 _EVENTS_PER_PARTITION = 1_000_000
 _DRIVER_MEMORY_MAX = 8 << 30
+MEMORY_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")  # containers
 _REACH_MASTER_S = 10
 _FIRST_TASK_S = 90
 
@@ -152,7 +153,7 @@ def log_tail(lines: int = 200) -> str:
 def driver_memory() -> int:
     """Bytes for the JVM: half of what this process may use, at most 8 GiB."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+    for limit in MEMORY_LIMITS:
         try:
             memory = min(memory, int(Path(limit).read_text()))
         except (OSError, ValueError):  # no such limit, or "max"

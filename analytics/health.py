@@ -27,11 +27,12 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
-from pyspark.storagelevel import StorageLevel
 
-from analytics import histogram
+from analytics import histogram, owed
 from analytics.dimensions import Dimensions, clients_df, subscriptions_df
 from analytics.layout import Kind, Result
+from analytics.run import write_facts
+from analytics.scratch import Scratch
 from analytics.tables import MINUTE_COUNTS
 
 if TYPE_CHECKING:
@@ -528,24 +529,21 @@ def duplicates(events: DataFrame, window_s: int = DUPLICATE_WINDOW_S) -> DataFra
 
 
 def run(run: Run) -> None:
-    """Writes all tables of health; reads OUT/facts."""
-    from analytics import owed
-
+    """Write all tables of health (and facts, if they are not there yet)."""
+    write_facts(run)
     journal, dimensions, out, spark = run.journal, run.dimensions, run.out, run.spark
     events, facts = journal.events, out.read(spark, "facts")
-    by_client = client_minutes(events, owners_df(spark, dimensions)).persist(StorageLevel.MEMORY_AND_DISK)
-    try:
+    with Scratch(spark, f"{out.path}/_health.scratch") as scratch:
         with run.progress.stage("clients per minute", rows=journal.count):
+            by_client = scratch.settle(client_minutes(events, owners_df(spark, dimensions)))
             out.write("client_minute", client_minute(by_client, dimensions))
             out.write("fairness", fairness(by_client))
-        with run.progress.stage("backlog per minute", rows=journal.count):
-            untouched = owed.untouched(events, owed.counts(events), facts, dimensions)
+        with run.progress.stage("health per minute", rows=journal.count):
+            published = scratch.settle(owed.counts(events))
+            untouched = owed.untouched(events, published, facts, dimensions, scratch.settle)
             open_at = backlog(facts, untouched, dimensions, journal.first_us, journal.last_us)
-            out.write(
-                "health_minute", health_minute(minutes(by_client), open_at, dimensions, journal.last_us)
-            )
-    finally:
-        by_client.unpersist()
+            counted = minutes(by_client)
+            out.write("health_minute", health_minute(counted, open_at, dimensions, journal.last_us))
     with run.progress.stage("latencies", rows=journal.count):
         out.write("latency", latency(events, facts))
         if run.options.exact:

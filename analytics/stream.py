@@ -52,7 +52,7 @@ from analytics.tables import MINUTE_COUNTS, SCHEMAS
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyarrow import fs
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
 FILES_PER_BATCH = 8
 #: How long a minute waits for events that are older than the newest.
@@ -219,7 +219,8 @@ def resources(journal: str, checkpoint: str) -> list[dict[str, Any]]:
     memos, memo_folder = _file_system(checkpoint)
     memo = f"{memo_folder}/{_MEMO}"
     told = _read_memo(memos, memo)
-    last_seq, rows = told["last_seq"], told["rows"]
+    last_seq: int = told["last_seq"]
+    rows: list[dict[str, Any]] = told["rows"]
     known = {row["sub_id"] for row in rows}
     system, folder = _file_system(journal)
     for first, last, path in _sealed(system, f"{folder}/{layout.SEGMENTS}"):
@@ -369,8 +370,8 @@ def _told_to_stop() -> Iterator[threading.Event]:
     try:
         yield stop
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for one, handler in before.items():
+            signal.signal(one, handler)
 
 
 def _wait(queries: list[StreamingQuery], stop: threading.Event, say: Callable[[str], None]) -> None:

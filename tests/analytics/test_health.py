@@ -24,6 +24,9 @@ from analytics.run import Options, prepare, write_facts
 from analytics.tables import MINUTE_COUNTS
 from tests.analytics.generator.builder import Builder
 
+#: The first test waits for the one run.
+pytestmark = pytest.mark.timeout(300)
+
 MINUTE_US = 60_000_000
 
 # -- the journal ------------------------------------------------------------------------------------------

@@ -319,8 +319,8 @@ In each of them a bad id never undoes a good one. The server never chooses by cl
     heading="For tests",
     parse=parse_port,
     metavar="PORT",
-    help="Serve the private admin interface (its state, injected faults) on this loopback port; 0 picks a "
-    "free one. Off unless given.",
+    help="Serve the private admin interface (seals the journal, shows state, injects faults) on this "
+    "loopback port; 0 picks a free one. Off unless given.",
 )
 @click.version_option(__version__, prog_name="pubsubd", message="%(prog)s %(version)s")
 @click.pass_context

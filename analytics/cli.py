@@ -232,6 +232,7 @@ def _stream(
         raise click.UsageError("--every and --available-now exclude each other.")
     _need("pyspark", "pyarrow", "pandas", "numpy")
     from analytics import paths
+    from analytics.progress import on_terminal
 
     here = paths.local(journal)
     if here is not None and not here.is_dir():
@@ -239,8 +240,9 @@ def _stream(
     _check_writable(out)
     _check_writable(checkpoint)
     stream = importlib.import_module("analytics.stream")
+    say = _say if on_terminal() and not quiet and not as_json else None
     with _session(master, dict(conf)) as spark:
-        stream.run(spark, journal, out, checkpoint, None if available_now else every or 30.0)
+        stream.run(spark, journal, out, checkpoint, None if available_now else every or 30.0, say)
     return EXIT_OK
 
 
@@ -266,7 +268,7 @@ def _warm_up(quiet: bool) -> int:
     _need("pyspark", "pyarrow", "pandas", "numpy")
     from analytics import warmup
 
-    done = warmup.warm_up(say=(lambda line: None) if quiet else (lambda line: click.echo(line, err=True)))
+    done = warmup.warm_up(say=(lambda line: None) if quiet else _say)
     if not quiet:
         click.echo(done)
     return EXIT_OK
@@ -469,6 +471,10 @@ def _check_writable(out: str) -> None:
     except OSError as error:
         reason = "it is a file" if here.is_file() else error.strerror
         raise UsageError(f"The output folder {out} cannot be written to: {reason}.") from error
+
+
+def _say(sentence: str) -> None:
+    click.echo(sentence, err=True)
 
 
 def _need(*modules: str) -> None:

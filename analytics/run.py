@@ -139,7 +139,7 @@ def versions(spark: SparkSession) -> dict[str, str]:
         try:
             found[name] = metadata.version(package)
         except metadata.PackageNotFoundError:
-            continue
+            found[name] = "not installed"  # run from a checkout
     return found
 
 

@@ -252,7 +252,7 @@ def differing_minutes(counts: DataFrame, facts: DataFrame, dimensions: Dimension
     spark = facts.sparkSession
     rows = [
         (one.sub_id, one.topic_id, one.start_us // MINUTE_US, one.end_us // MINUTE_US,
-         _has_seeks(dimensions, one.sub_id))
+         bool(dimensions.seeks(one.sub_id)))
         for one in dimensions.subscriptions.values()
     ]  # fmt: skip
     subscriptions = spark.createDataFrame(
@@ -281,8 +281,10 @@ def differing_minutes(counts: DataFrame, facts: DataFrame, dimensions: Dimension
     )
 
 
-def _has_seeks(dimensions: Dimensions, sub_id: int) -> bool:
-    return len(dimensions.epochs[sub_id]) > 1
+def _sought(dimensions: Dimensions) -> list[int]:
+    """Subscriptions with seeks. One that no event describes is told apart: nothing is known that it is
+    owed."""
+    return [sub_id for sub_id in dimensions.subscriptions if dimensions.seeks(sub_id)]
 
 
 def leased_at_seeks(events: DataFrame, dimensions: Dimensions) -> DataFrame:
@@ -294,8 +296,8 @@ def leased_at_seeks(events: DataFrame, dimensions: Dimensions) -> DataFrame:
 
     rows = [
         (one.sub_id, one.epoch, one.start_seq, one.start_us)
-        for epochs in dimensions.epochs.values()
-        for one in epochs[1:]
+        for sub_id in _sought(dimensions)
+        for one in dimensions.seeks(sub_id)
     ]
     seeks = events.sparkSession.createDataFrame(
         rows, "sub_id int, epoch int, start_seq bigint, start_us bigint"
@@ -369,7 +371,7 @@ def untouched(
         "okey", "epoch", outcome.alias("outcome"),
     )  # fmt: skip
     rows = published.select(*columns).unionByName(touched.select(*columns))
-    if dimensions.seek_count:
+    if _sought(dimensions):
         leased = leased_at_seeks(events, dimensions).select(
             F.lit(_LEASED).alias("tell"), "sub_id", "message_id", none.cast("bigint").alias("seq"),
             none.cast("bigint").alias("pub_us"), none.cast("bigint").alias("okey"), "epoch",

@@ -256,7 +256,7 @@ def _bytes_per_event(journal: Path) -> float:
     import pyarrow.parquet as pq
 
     files = list(journal.rglob("seg-*.parquet"))
-    rows = sum(pq.ParquetFile(one).metadata.num_rows for one in files)
+    rows = sum(int(pq.ParquetFile(one).metadata.num_rows) for one in files)
     return sum(one.stat().st_size for one in files) / rows
 
 

@@ -251,12 +251,16 @@ def _subscription_lines(summary: Summary, width: int, rows_max: int) -> list[str
     if not summary.subscriptions:
         return ["No subscription in the journal.", ""]
     shown = summary.subscriptions[:rows_max]
-    prefix = common_prefix([one.subscription for one in summary.subscriptions])
+    names = [one.subscription for one in summary.subscriptions]
+    prefix = common_prefix(names)
     column = width - 50
     lines = [f"{_fit('subscription', column)} {'messages':>10}  G0  G1  G2  G3  G4  G5  verdict"]
     for one in shown:
         cells = " ".join(f"{_cell(one, guarantee):>3}" for guarantee in GUARANTEES)
-        name = _fit(one.subscription[len(prefix) :], column)
+        # A name that was deleted and created again is two subscriptions.
+        number = f" #{one.sub_id}" if names.count(one.subscription) > 1 else ""
+        name = _fit(one.subscription[len(prefix) :], column - len(number)).rstrip() + number
+        name += " " * (column - _columns(name))
         lines.append(f"{name} {_short(one.messages):>10} {cells}  {LABELS[one.verdict]}")
     if len(summary.subscriptions) > len(shown):
         lines.append(

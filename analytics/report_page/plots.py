@@ -41,7 +41,7 @@ NO_AXIS: Axis = {}
 _PER_CENT: dict[str, Any] = {"ticksuffix": " %"}
 
 MILLISECONDS = "time (log scale)"  # such a plot is in milliseconds, its ticks in readable units
-_TIMES = ((60_000.0, "min"), (1_000.0, "s"), (1.0, "ms"), (0.001, "µs"))
+_TIMES = ((1_000.0, "s"), (1.0, "ms"), (0.001, "µs"))
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -144,7 +144,7 @@ def _log_axis(lines: Sequence[Line], units: Sequence[tuple[float, str]]) -> dict
 
 def _with_unit(value: float, units: Sequence[tuple[float, str]]) -> str:
     size, name = next((unit for unit in units if value >= unit[0]), units[-1])
-    return f"{value / (size or 1):.4g} {name}"
+    return f"{value / (size or 1):,g} {name}"
 
 
 def over_time(
@@ -555,6 +555,9 @@ def _attempts_bars(total: Mapping[int, int]) -> Plot:
     steps = sorted(step for step, messages in total.items() if step and messages)
     if not steps:
         return Plot("attempts")
+    title = "deliveries of a message"
+    if steps[-1] == BARS_MAX:
+        title += f" ({BARS_MAX}: that many or more)"
     trace = {
         "type": "bar",
         "name": "messages",
@@ -563,7 +566,7 @@ def _attempts_bars(total: Mapping[int, int]) -> Plot:
         "meta": {"colour": 0},
     }
     layout = {
-        "xaxis": _whole_axis("deliveries of a message", steps[-1]),
+        "xaxis": _whole_axis(title, steps[-1]),
         "yaxis": {
             "title": {"text": "messages (log scale)"},
             "type": "log",

@@ -247,27 +247,28 @@ _CLIENT_COLUMNS = (
 
 
 def clients(minutes: pa.Table | None, names: Names) -> Html:
-    """Clients by what they failed to ack; totals over the range."""
+    """Clients by name and what they failed to ack; totals over the range.
+
+    A client that comes again, after a restart say, has another number but the same name.
+    """
     if minutes is None:
         return absent("client_minute", "health")
     sums = ("delivered", "acked", "nacked", "expired", "processing_sum_us")
     merged = (
-        minutes.group_by(["sub_id", "client_id"])
-        .aggregate([("client", "max"), *((column, "sum") for column in sums)])
-        .to_pylist()
+        minutes.group_by(["sub_id", "client"]).aggregate([(column, "sum") for column in sums]).to_pylist()
     )
     merged.sort(
         key=lambda row: (
             -(row["nacked_sum"] + row["expired_sum"]),
             -row["delivered_sum"],
             row["sub_id"],
-            row["client_id"],
+            row["client"] or "",
         )
     )
     rows = [
         (
             Cell(_name(names, row["sub_id"]), names.label(row["sub_id"])),
-            row["client_max"] or f"client number {row['client_id']}",
+            row["client"] or "unknown",
             count(row["delivered_sum"]),
             count(row["acked_sum"]),
             count(row["nacked_sum"]),
@@ -480,14 +481,14 @@ def _events(events: Sequence[Row], violation: Row, clients: Mapping[int, str]) -
     )
     rows = [
         (
-            Cell(f"{event['seq']}{' ←' if event['seq'] == violation['seq'] else ''}", event["seq"]),
+            Cell(str(event["seq"]) + (_HERE if event["seq"] == violation["seq"] else ""), event["seq"]),
             moment(event["ts_us"], 6),
             _word(Kind, event["kind"]),
             event["generation"] or None,
             event["attempt"] or None,
             _word(Result, event["result"]) if event["kind"] in _ANSWERED else None,
             moment(event["deadline_us"], 6),
-            clients.get(event["client_id"]) or (event["client_id"] or None),
+            _client(clients, event["client_id"]),
             event["detail"],
         )
         for event in events[:EVENTS_MAX]
@@ -495,6 +496,13 @@ def _events(events: Sequence[Row], violation: Row, clients: Mapping[int, str]) -
     return join((table(columns, rows, "Events of the message"), more(len(rows), len(events), "evidence")))
 
 
+def _client(clients: Mapping[int, str], client_id: int) -> str | None:
+    if not client_id:
+        return None
+    return clients.get(client_id) or f"client number {client_id}"
+
+
+_HERE = "\N{NO-BREAK SPACE}←"  # beside the event that breaks the rule
 _ANSWERED = frozenset({Kind.EXTEND, Kind.NACK, Kind.ACK})
 
 
@@ -535,21 +543,29 @@ def advice(rows: Sequence[Row] | None, names: Names) -> Html:
     intro = tag(
         "p",
         "Settings that the measurements argue for. Low confidence: fewer than 1,000 measurements. Look at "
-        "the reason before you change anything.",
+        "the reason before you change anything. What need not change comes last.",
     )
     if not rows:
         return section("advice", "Advice", intro, tag("p", "Nothing needs to be changed.", class_="note"))
     columns = (
         Column("subscription", "h"),
-        Column("setting"),
+        Column("setting", "w"),
         Column("now", "n"),
         Column("recommended", "n"),
         Column("confidence"),
         Column("reason", "w"),
-        Column("measured", "w"),
+        Column("measured"),
     )
     weight = {"high": 0, "medium": 1, "low": 2}
-    listed = sorted(rows, key=lambda row: (weight.get(row["confidence"], 3), row["subscription"] or ""))
+    listed = sorted(
+        rows,
+        key=lambda row: (
+            row["recommended"] is None or row["recommended"] == row["current"],
+            weight.get(row["confidence"], 3),
+            row["subscription"] or "",
+            row["setting"] or "",
+        ),
+    )
     shown = [
         (
             Cell(_name(names, row["sub_id"]), names.label(row["sub_id"])),
@@ -571,9 +587,13 @@ def advice(rows: Sequence[Row] | None, names: Names) -> Html:
     )
 
 
-def _measured(evidence: Any) -> str:
-    pairs = evidence.items() if isinstance(evidence, dict) else evidence or []
-    return "; ".join(f"{key.replace('_', ' ')} {number(value)}" for key, value in pairs)
+def _measured(evidence: Any) -> Html | None:
+    """The figures behind an advice, folded away: there are many."""
+    pairs = sorted(evidence.items() if isinstance(evidence, dict) else evidence or [])
+    if not pairs:
+        return None
+    lines = (tag("li", f"{key.replace('_', ' ')}: {number(value)}") for key, value in pairs)
+    return tag("details", tag("summary", f"{len(pairs)} figures"), tag("ul", *lines), class_="inline")
 
 
 def provenance(record: Mapping[str, Any], present: Iterable[str], note: str) -> Html:
@@ -602,10 +622,7 @@ def provenance(record: Mapping[str, Any], present: Iterable[str], note: str) -> 
 
 _WORDS = {
     "command": "command",
-    "began": "begun",
-    "seconds": "run time in seconds",
     "exit_status": "exit status",
-    "master": "Spark master",
     "journal": "journal",
     "server": "journal of server",
     "complete": "complete",
@@ -614,7 +631,8 @@ _WORDS = {
     "damaged": "damaged segments",
     "backlog": "backlog file",
     "versions": "versions",
-    "options": "settings",
+    "options": "options",
+    "settings": "settings of Spark",
     "counts": "counts",
     "durations_s": "seconds per stage",
 }
@@ -627,10 +645,14 @@ def known_facts(record: Mapping[str, Any]) -> Iterable[tuple[str, object]]:
         yield "events", _plain([span.get("first_seq", 0), span.get("last_seq", 0)])
         yield "from", moment(span.get("first_us"), 6) + " UTC"
         yield "to", moment(span.get("last_us"), 6) + " UTC"
-        if span.get("partial_start"):
-            yield "beginning", "the journal's first events are not in the range"
+        if span.get("starts_inside"):
+            yield "beginning", "inside the journal: messages published earlier are known in part"
+    began, ended = record.get("started_us"), record.get("finished_us")
+    if began and ended:
+        yield "run", f"{moment(began)} to {moment(ended)} UTC ({seconds((ended - began) / 1e6).shown})"
+    told = {"range", "started_us", "finished_us"}
     ordered = [key for key in _WORDS if key in record]
-    ordered += [key for key in record if key not in _WORDS and key != "range"]
+    ordered += [key for key in record if key not in _WORDS and key not in told]
     for key in ordered:
         yield _WORDS.get(key, key.replace("_", " ")), _plain(record[key])
 

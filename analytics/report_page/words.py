@@ -195,7 +195,7 @@ WORDS = {
         """
         How often a message was delivered until it was acked, left, or the journal ended. Good:
         almost everything in the first bar, and each following bar far lower; the scale is
-        logarithmic. The bar at 40 also counts what was delivered more often.
+        logarithmic.
         """,
         "No message was delivered.",
     ),

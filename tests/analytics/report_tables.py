@@ -307,10 +307,9 @@ class Tables:
         self.run = {
             "command": "all",
             "exit_status": 1,
-            "began": "2026-11-18T19:00:00+00:00",
-            "seconds": 71.75,
+            "started_us": timestamp(self.minutes + 5),
+            "finished_us": timestamp(self.minutes + 5) + 71_750_000,
             "versions": {"python": "3.11.9", "java": "17.0.12", "pubsubd": "0.1", "pyspark": "4.3.0"},
-            "master": "local[*]",
             "journal": "/data/<journal>",
             "server": "00c0ffee00c0ffee",
             "range": {
@@ -318,7 +317,8 @@ class Tables:
                 "last_seq": 9_876_543,
                 "first_us": START_US,
                 "last_us": timestamp(self.minutes) - 1,
-                "partial_start": False,
+                "events": 9_876_543,
+                "starts_inside": True,
             },
             "complete": True,
             "missing": [],
@@ -326,6 +326,7 @@ class Tables:
             "damaged": [],
             "backlog": None,
             "options": {"tolerance_us": 0, "exact": False, "formats": ["parquet", "csv"]},
+            "settings": {"spark.master": "local[2]", "spark.driver.memory": "8192m"},
             "counts": {"segments": 8, "events": 9_876_543, "subscriptions": len(self.names)},
             "durations_s": {"facts": 31.25, "audit": 40.5},
         }

@@ -176,6 +176,11 @@ def test_a_subscriptions_line_shows_how_much_was_found_where():
     assert line.split() == ["orders", "1,234,567", "ok", "ok", "!12", "ok", "!!!", "ok", "VIOLATED"]
 
 
+def test_a_name_that_was_created_again_shows_its_numbers():
+    shown = text(summarise([row(7, "again"), row(8, "again"), row(9, "once")]))
+    assert "again #7 " in shown and "again #8 " in shown and "once #" not in shown
+
+
 def test_many_subscriptions_are_counted_instead_of_listed():
     shown = text(summarise([row(number, f"s{number}") for number in range(1, 101)]), rows_max=10)
     assert "and 90 more" in shown

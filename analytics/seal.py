@@ -77,7 +77,7 @@ def _sentence(address: str, error: Any) -> str:
     code, details = error.code().name, str(error.details()).rstrip(".")
     if code == "UNAVAILABLE":
         return (
-            f"No server answers at {address}; the admin service is on only with `pubsubd start --admin PORT`."
+            f"No server answers at {address}; the admin service is on only with `pubsubd --admin PORT`."
         )
     if code == "UNIMPLEMENTED":
         return (

@@ -107,7 +107,8 @@ class Lives:
         self.ends_us = np.zeros(n, np.int64)
         self.ending = np.zeros(n, np.int8)
         self.generation = np.zeros(n, np.int32)
-        self.attempt = np.ones(n, np.int32)
+        self.attempt = np.zeros(n, np.int32)  # of the newest generation
+        self.next_attempt = np.ones(n, np.int32)
         self.delivered_us = np.zeros(n, np.int64)
         self.deadline_us = np.zeros(n, np.int64)
         self.extensions = np.zeros(n, np.int64)
@@ -206,11 +207,11 @@ class Lives:
         self.status[rows] = DONE
 
     def _bring_back(self, rows: np.ndarray, ts_us: np.ndarray) -> None:
-        self.status[rows], self.attempt[rows] = WAITING, 1
         self.due_us[rows] = ts_us + 1 + even(self.rng.uniform(0.1 * S, 4 * S, len(rows)))
         # An id from before the seek is dead.
         again = self.exactly_once[rows] & (self.generation[rows] > 0) & (self.rng.random(len(rows)) < 0.05)
         self._answer(Kind.ACK, rows[again], ts_us[again] + 1 + even(0.05 * S), Result.PERMANENT)
+        self.status[rows], self.next_attempt[rows] = WAITING, 1
 
     # -- deliveries ----------------------------------------------------------------------------------------
 
@@ -240,6 +241,7 @@ class Lives:
         # The first clients get more than the last.
         self.slot[rows] = (self.clients[rows] * rng.random(n) ** 1.3).astype(np.int64)
         self.client[rows] = self.world.client_id(self.world.period(now_us), self.sub[rows], self.slot[rows])
+        self.attempt[rows] = self.next_attempt[rows]
         lease_us = self.lease_us[rows]
         self.delivered_us[rows], self.deadline_us[rows] = now_us, now_us + lease_us
         self._add(
@@ -372,7 +374,7 @@ class Lives:
         self.due_us[rows] = at_us + even(rng.uniform(0.05 * S, 3 * S, n) * self.attempt[rows])
         self._forward(rows[dead])
         again = rows[~dead]
-        self.attempt[again] += 1
+        self.next_attempt[again] = self.attempt[again] + 1
         self.status[again] = WAITING
         takes_effect = late & ~once & ~dead
         first = takes_effect & (rng.random(n) < 0.5)

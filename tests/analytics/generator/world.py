@@ -66,7 +66,7 @@ class Profile:
         if self.exactly_once:
             out["enable_exactly_once_delivery"] = True
         if self.passes < 1:
-            out["filter"] = 'attributes.kind = "a"'
+            out["filter"] = f"attributes:under{self.passes * 100:.0f}"
         if self.attempts_max:
             topic = "projects/p/topics/dead"
             out["dead_letter_policy"] = {

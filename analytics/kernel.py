@@ -325,38 +325,24 @@ def _with_seeks(rows: _Rows, messages: _Messages, rules: Rules) -> tuple[_Rows, 
 def _with_drops(rows: _Rows, messages: _Messages, rules: Rules) -> tuple[_Rows, _Messages]:
     """A row for the first bulk drop that covers a message after each of its rows, and before the first."""
     drops = rules.drops
-    low_of, high_of = drops.spans(messages.sub_id)
-    low_of[messages.pub_us == 0] = high_of[messages.pub_us == 0]
-    dropped = high_of > low_of
-    if not dropped.any():
+    low, high = drops.spans(messages.sub_id)
+    low[messages.pub_us == 0] = high[messages.pub_us == 0]
+    if not (high > low).any():
         return rows, messages
-    # A gap is before each row, and one after the last row of a message, up to the next seek.
-    (after,) = np.nonzero(dropped[rows.message])
-    message = rows.message[after]
-    is_first = messages.start[message] == after
-    low, high = low_of[message], high_of[message]
-    since = np.where(is_first, -1, rows.seq[np.maximum(after - 1, 0)])
-    gaps_low = first_above(drops.seq, low, high, since)
-    gaps_high = first_above(drops.seq, low, high, rows.seq[after])
-
-    (last,) = np.nonzero(dropped)
-    last_seq = rows.seq[messages.end[last] - 1]
-    seek_low, seek_high = rules.seeks.spans(messages.sub_id[last])
-    next_seek = first_above(rules.seeks.seq, seek_low, seek_high, last_seq)
-    until = np.full(len(last), NEVER)
-    has_next = next_seek < seek_high
-    until[has_next] = rules.seeks.seq[next_seek[has_next]]
-    tail_low = first_above(drops.seq, low_of[last], high_of[last], last_seq)
-    tail_high = first_above(drops.seq, low_of[last], high_of[last], until)
-
-    position = np.concatenate([after, messages.end[last]])
-    message = np.concatenate([message, last])
-    low, high = np.concatenate([gaps_low, tail_low]), np.concatenate([gaps_high, tail_high])
+    position, message, low, high = (
+        np.concatenate(both)
+        for both in zip(
+            _before_rows(rows, messages, rules, low, high),
+            _after_messages(rows, messages, rules, low, high),
+            strict=True,
+        )
+    )
     # A detachment drops everything, and its cut-off lies just ahead of it.
     cutoff_us = np.minimum(drops.cutoff_us, drops.ts_us + 1)
     drop = next_above(cutoff_us, low, high, messages.pub_us[message])
     found = drop < high
     position, message, drop = position[found], message[found], drop[found]
+    # At one position, what follows a message stands before what precedes the next.
     order = np.argsort(position * 2 + (position == messages.start[message]), kind="stable")
     position, message, drop = position[order], message[order], drop[order]
     rows = rows.inserted(
@@ -370,6 +356,34 @@ def _with_drops(rows: _Rows, messages: _Messages, rules: Rules) -> tuple[_Rows, 
     return rows, _moved(messages, message)
 
 
+_Gaps = tuple[Ints, Ints, Ints, Ints]  # before which row, of which message, and the drops that fall into each
+
+
+def _before_rows(rows: _Rows, messages: _Messages, rules: Rules, low: Ints, high: Ints) -> _Gaps:
+    """The gap before each row, since the row before it. `low`, `high`: per message the drops there are."""
+    (position,) = np.nonzero((high > low)[rows.message])
+    message = rows.message[position]
+    is_first = messages.start[message] == position
+    since = np.where(is_first, -1, rows.seq[np.maximum(position - 1, 0)])
+    seq, low, high = rules.drops.seq, low[message], high[message]
+    gap_low = first_above(seq, low, high, since)
+    return position, message, gap_low, first_above(seq, low, high, rows.seq[position])
+
+
+def _after_messages(rows: _Rows, messages: _Messages, rules: Rules, low: Ints, high: Ints) -> _Gaps:
+    """The gap after the last row of each message, as far as its epoch goes."""
+    (message,) = np.nonzero(high > low)
+    low, high = low[message], high[message]
+    last_seq = rows.seq[messages.end[message] - 1]
+    seek_low, seek_high = rules.seeks.spans(messages.sub_id[message])
+    next_seek = first_above(rules.seeks.seq, seek_low, seek_high, last_seq)
+    until = np.full(len(message), NEVER)
+    is_sought = next_seek < seek_high
+    until[is_sought] = rules.seeks.seq[next_seek[is_sought]]
+    gap_low = first_above(rules.drops.seq, low, high, last_seq)
+    return messages.end[message], message, gap_low, first_above(rules.drops.seq, low, high, until)
+
+
 def _moved(messages: _Messages, inserted: Ints) -> _Messages:
     """After rows were inserted, each into the message named."""
     more = np.cumsum(np.bincount(inserted, minlength=len(messages.start)))
@@ -378,6 +392,17 @@ def _moved(messages: _Messages, inserted: Ints) -> _Messages:
 
 
 # -- the replay -------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Life:
+    """All messages, and what follows for each row from the rows up to it."""
+
+    rows: _Rows
+    messages: _Messages
+    first: Ints  # per row the first row of its message
+    what: Ints  # see _What
+    state: Ints  # after the row
 
 
 @dataclass(slots=True)
@@ -409,12 +434,12 @@ def _shifted(values: Ints, is_first: Bools, nothing: int) -> Ints:
     return before
 
 
-def _states(rows: _Rows, first: Ints, has_steps: bool) -> Ints:
+def _states(rows: _Rows, first: Ints) -> Ints:
     """The state after each row."""
     after = _STATE_AFTER[_kind_and_result(rows)]
     setter = _last(after != _SAME, first)
     state = np.where(setter >= 0, after[setter], State.NONE).astype(np.int8)
-    if not has_steps:
+    if not _has_steps(rows):
         return state
     # Since the event that set the state there may be seeks that acknowledge or bring back, and drops. Which
     # of them changes something depends on what it finds: an acknowledging seek passes over what is acked, one
@@ -430,6 +455,10 @@ def _states(rows: _Rows, first: Ints, has_steps: bool) -> Ints:
     )
     ended = np.where(back > np.maximum(away, dropped), State.RESTORED, State.PURGED)
     return np.where(first_effect > setter, ended, state).astype(np.int8)
+
+
+def _has_steps(rows: _Rows) -> bool:
+    return bool((rows.kind >= min(Step)).any())
 
 
 def _kind_and_result(rows: _Rows) -> Ints:
@@ -448,17 +477,17 @@ def replay(columns: Mapping[str, Ints], rules: Rules) -> Replayed:
     del columns
     rows, messages = _with_seeks(rows, messages, rules)
     rows, messages = _with_drops(rows, messages, rules)
-    first = messages.start.astype(np.int32)[rows.message]
-    is_first = np.zeros(len(first), np.bool_)
-    is_first[messages.start] = True
-    what = _WHAT[_kind_and_result(rows)]
-    has_steps = bool((rows.kind >= min(Step)).any())
-    state = _states(rows, first, has_steps)
-    before = _before(rows, what, state, first, is_first, has_steps)
-    found_rows, found_codes = _findings(rows, messages, rules, before)
+    life = _lived(rows, messages)
+    before = _before(life)
+    found_rows, found_codes = _findings(life, before, rules)
     state_before = before.state
     del before
-    return _facts(rows, messages, rules, what, state, state_before, first, found_rows, found_codes)
+    return _facts(life, state_before, rules, found_rows, found_codes)
+
+
+def _lived(rows: _Rows, messages: _Messages) -> _Life:
+    first = messages.start.astype(np.int32)[rows.message]
+    return _Life(rows, messages, first, _WHAT[_kind_and_result(rows)], _states(rows, first))
 
 
 def _packed(columns: Mapping[str, Ints]) -> dict[str, Ints]:
@@ -471,25 +500,33 @@ def _packed(columns: Mapping[str, Ints]) -> dict[str, Ints]:
     return keys.pack_arrays(picked, shape)
 
 
-def _before(rows: _Rows, what: Ints, state: Ints, first: Ints, is_first: Bools, has_steps: bool) -> _Before:
+def _before(life: _Life) -> _Before:
+    rows, first, what = life.rows, life.first, life.what
+    is_first = np.zeros(len(first), np.bool_)
+    is_first[life.messages.start] = True
+
     def last_before(mask: Bools) -> Ints:
         return _shifted(_last(mask, first), is_first, -1)
 
-    never = np.broadcast_to(np.int32(-1), len(first))
-    kind = rows.kind
+    sought = undone = snapshot = np.broadcast_to(np.int32(-1), len(first))
+    if _has_steps(rows):
+        sought = last_before(rows.kind == Step.ACKNOWLEDGED)
+        undone = last_before((rows.kind == Step.BROUGHT_BACK) | (rows.kind == Step.SNAPSHOT))
+        snapshot = last_before(rows.kind == Step.SNAPSHOT)
     return _Before(
-        state=_shifted(state, is_first, State.NONE),
+        state=_shifted(life.state, is_first, State.NONE),
         deliver=last_before(what == _What.DELIVER),
         lease=last_before((what == _What.DELIVER) | (what == _What.EXTEND_OK)),
         ack=last_before(what == _What.ACK_OK),
-        sought=last_before(kind == Step.ACKNOWLEDGED) if has_steps else never,
-        undone=last_before((kind == Step.BROUGHT_BACK) | (kind == Step.SNAPSHOT)) if has_steps else never,
-        snapshot=last_before(kind == Step.SNAPSHOT) if has_steps else never,
+        sought=sought,
+        undone=undone,
+        snapshot=snapshot,
     )
 
 
-def _findings(rows: _Rows, messages: _Messages, rules: Rules, before: _Before) -> tuple[Ints, Ints]:
+def _findings(life: _Life, before: _Before, rules: Rules) -> tuple[Ints, Ints]:
     """Rows that break G1, G2 or G3, and which: index in CODES. By row, then by code."""
+    rows, messages = life.rows, life.messages
 
     def is_exactly_once(at: Ints) -> Bools:
         return rules.settings.is_exactly_once(messages.sub_id[rows.message[at]], rows.seq[at])
@@ -548,77 +585,72 @@ def _takes_effect(kind: Ints, state: Ints) -> Bools:
     return effective
 
 
-def _facts(
-    rows: _Rows,
-    messages: _Messages,
-    rules: Rules,
-    what: Ints,
-    state: Ints,
-    state_before: Ints,
-    first: Ints,
-    found_rows: Ints,
-    found_codes: Ints,
-) -> Replayed:
-    """One row per message, subscription and epoch in which something happened to it."""
-    begins = np.ones(len(rows.seq), np.bool_)
-    begins[1:] = (rows.message[1:] != rows.message[:-1]) | (rows.epoch[1:] != rows.epoch[:-1])
-    start = np.flatnonzero(begins)
-    group = np.cumsum(begins, dtype=np.int32) - np.int32(1)
-    size = len(start)
-    message = rows.message[start]
+class _Groups:
+    """Rows with a message and an epoch in common."""
 
-    def of(code: int) -> Ints:
-        return np.flatnonzero(what == code)
+    def __init__(self, rows: _Rows) -> None:
+        begins = np.ones(len(rows.seq), np.bool_)
+        begins[1:] = (rows.message[1:] != rows.message[:-1]) | (rows.epoch[1:] != rows.epoch[:-1])
+        self.start = np.flatnonzero(begins)
+        self.of = np.cumsum(begins, dtype=np.int32) - np.int32(1)  # per row
 
-    def count(at: Ints) -> Ints:
-        return np.bincount(group[at], minlength=size).astype(np.int32)
+    def count(self, at: Ints) -> Ints:
+        """Per group how many of the rows `at` are in it."""
+        return np.bincount(self.of[at], minlength=len(self.start)).astype(np.int32)
 
-    def value_at(values: Ints, at: Ints) -> Ints:
-        """Per group the value at its first row among `at`, which ascends; else 0."""
-        out = np.zeros(size, values.dtype)
-        out[group[at[::-1]]] = values[at[::-1]]
+    def last(self, values: Ints, at: Ints) -> Ints:
+        """Per group the value at the last of the rows `at`, which ascend; else 0."""
+        out = np.zeros(len(self.start), values.dtype)
+        out[self.of[at]] = values[at]
         return out
 
-    deliver = of(_What.DELIVER)
-    deliveries = count(deliver)
-    owed = _owed(rows, messages, rules, what, state, first, start, deliveries)
-    del state, first
-    is_first_one = np.ones(len(deliver), np.bool_)
-    is_first_one[1:] = group[deliver[1:]] != group[deliver[:-1]]
-    is_collateral = state_before[deliver] == State.RESET
-    begun = deliver[(rows.generation[deliver] == 1) | (is_first_one & ~is_collateral)]
-    acked = of(_What.ACK_OK)
+    def first(self, values: Ints, at: Ints) -> Ints:
+        """As `last`, at the first of them."""
+        return self.last(values, at[::-1])
+
+
+def _facts(life: _Life, state_before: Ints, rules: Rules, found_rows: Ints, found_codes: Ints) -> Replayed:
+    """One row per message, subscription and epoch in which something happened to it."""
+    rows, messages, what = life.rows, life.messages, life.what
+    groups = _Groups(rows)
+    start, message = groups.start, rows.message[groups.start]
+
+    def count(code: int) -> Ints:
+        return groups.count(np.flatnonzero(what == code))
+
+    deliver = np.flatnonzero(what == _What.DELIVER)
+    deliveries = groups.count(deliver)
+    owed = _owed(life, groups, deliveries, rules)
+    begun = _first_deliveries(rows, groups, deliver, state_before)
+    acked = np.flatnonzero(what == _What.ACK_OK)
     was_there = ~_HAS_ENDED[state_before] & (state_before != State.LEASED)
     gone = np.flatnonzero((what >= _What.LEFT_FOR_GOOD) | ((rows.kind == Step.DROPPED) & was_there))
-    last_us = np.zeros(size, np.int64)
-    last_us[group[deliver]] = rows.ts_us[deliver]
-    violations = count(found_rows)
+    violations = groups.count(found_rows)
     columns = {
         "sub_id": messages.sub_id[message],
         "message_id": messages.message_id[message],
         "epoch": rows.epoch[start],
         "pub_us": messages.pub_us[message],
         "okey": messages.okey[message],
-        "first_seq": value_at(rows.seq, begun),
-        "first_us": value_at(rows.ts_us, begun),
-        "last_us": last_us,
+        "first_seq": groups.first(rows.seq, begun),
+        "first_us": groups.first(rows.ts_us, begun),
+        "last_us": groups.last(rows.ts_us, deliver),
         "deliveries": deliveries,
-        "attempts": np.maximum.reduceat(rows.attempt, start) if size else rows.attempt,
-        "extends": count(of(_What.EXTEND_OK)),
-        "nacks": count(of(_What.NACK_OK)),
-        "expires": count(of(_What.EXPIRE)),
-        "resets": count(of(_What.RESET)),
-        "ack_fails": count(of(_What.ACK_FAILED)),
-        "acks": count(acked),
-        "ack_us": value_at(rows.ts_us, acked),
-        "gone_us": value_at(rows.ts_us, gone),
+        "attempts": np.maximum.reduceat(rows.attempt, start) if len(start) else rows.attempt,
+        "extends": count(_What.EXTEND_OK),
+        "nacks": count(_What.NACK_OK),
+        "expires": count(_What.EXPIRE),
+        "resets": count(_What.RESET),
+        "ack_fails": count(_What.ACK_FAILED),
+        "acks": groups.count(acked),
+        "ack_us": groups.first(rows.ts_us, acked),
+        "gone_us": groups.first(rows.ts_us, gone),
         "owed": owed,
         "partial": messages.message_id[message] < rules.first_message_id,
         "violations": violations,
     }
     # An epoch in which only seeks and drops happened has no row. No finding is among those.
-    real = np.zeros(size, np.bool_)
-    real[group[rows.kind < min(Step)]] = True
+    real = groups.count(np.flatnonzero(rows.kind < min(Step))) > 0
     if not real.all():
         columns = {name: column[real] for name, column in columns.items()}
         violations = violations[real]
@@ -626,38 +658,39 @@ def _facts(
     return Replayed(columns, v_start, found_codes, rows.seq[found_rows])
 
 
-def _owed(
-    rows: _Rows,
-    messages: _Messages,
-    rules: Rules,
-    what: Ints,
-    state: Ints,
-    first: Ints,
-    start: Ints,
-    deliveries: Ints,
-) -> Bools:
+def _first_deliveries(rows: _Rows, groups: _Groups, deliver: Ints, state_before: Ints) -> Ints:
+    """Of the rows `deliver` those that can be the first of an epoch: not what makes up for a void lease."""
+    group = groups.of[deliver]
+    is_first = np.ones(len(deliver), np.bool_)
+    is_first[1:] = group[1:] != group[:-1]
+    is_collateral = state_before[deliver] == State.RESET
+    first: Ints = deliver[(rows.generation[deliver] == 1) | (is_first & ~is_collateral)]
+    return first
+
+
+def _owed(life: _Life, groups: _Groups, deliveries: Ints, rules: Rules) -> Bools:
     """Whether the subscription owed the message in the epoch: open when it began, or published in it.
 
-    `start`: the first row of each message and epoch. If the epoch was begun by a seek, and the message was
-    published before that, then that row is the seek.
+    If the epoch was begun by a seek, and the message was published before, the first row is that seek.
     """
+    rows, messages, start = life.rows, life.messages, groups.start
     message = rows.message[start]
-    pub_us = messages.pub_us[message]
-    kind = rows.kind[start]
+    sub_id, pub_us = messages.sub_id[message], messages.pub_us[message]
+    kind, epoch = rows.kind[start], rows.epoch[start]
     is_sought = (kind >= Step.ACKNOWLEDGED) & (kind <= Step.SNAPSHOT)
-    owed: Bools = pub_us != 0
     was_created = pub_us >= rules.created.at(messages.sub_id)[message]
-    owed &= was_created | is_sought | (rows.epoch[start] > 0)
+    owed: Bools = (pub_us != 0) & (was_created | is_sought | (epoch > 0))
     if is_sought.any():
-        brought_in = _last((rows.kind == Step.BROUGHT_BACK) | (rows.kind == Step.SNAPSHOT), first)[start] >= 0
-        owed &= ~is_sought | (~_HAS_ENDED[state[start]] & (was_created | brought_in))
+        back = (rows.kind == Step.BROUGHT_BACK) | (rows.kind == Step.SNAPSHOT)
+        was_brought_in = _last(back, life.first)[start] >= 0
+        owed &= ~is_sought | (~_HAS_ENDED[life.state[start]] & (was_created | was_brought_in))
+        # What a snapshot holds shows only in deliveries, but for what was published after it.
         at = np.flatnonzero(kind == Step.SNAPSHOT)
-        seek = np.zeros(len(start), np.int64)
-        low, _ = rules.seeks.spans(messages.sub_id[message[at]])
-        seek[at] = low + rows.epoch[start[at]] - 1
-        owed[at] = (pub_us[at] >= rules.seeks.lo_us[seek[at]]) | (deliveries[at] > 0)
-    filtered = what == _What.FILTERED
-    if filtered.any():
-        end = np.append(start[1:], len(first)) - 1
-        owed &= _last(filtered, first)[end] < 0
+        low, _ = rules.seeks.spans(sub_id[at])
+        lo_us = rules.seeks.lo_us[low + epoch[at] - 1]
+        owed[at] = (pub_us[at] >= lo_us) | (deliveries[at] > 0)
+    is_filtered = life.what == _What.FILTERED
+    if is_filtered.any():
+        end = np.append(start[1:], len(rows.seq)) - 1
+        owed &= _last(is_filtered, life.first)[end] < 0
     return owed

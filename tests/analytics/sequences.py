@@ -122,6 +122,14 @@ class World:
         )
         return columns
 
+    @property
+    def replayed(self) -> dict[str, Ints]:
+        """Of `columns` the events that reach the kernel, which can be packed."""
+        columns = self.columns
+        wanted = np.isin(columns["kind"], reference.REPLAYED) & (columns["message_id"] != 0)
+        wanted &= ~np.isin(columns["kind"], reference.ASKED) | (columns["generation"] != 0)
+        return {name: values[wanted] for name, values in columns.items()}
+
     def expected(self) -> list[dict[str, Any]]:
         """What the plain loop says."""
         return reference.replay(

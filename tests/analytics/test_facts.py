@@ -177,7 +177,7 @@ def test_what_a_worker_is_given_survives_the_way_there() -> None:
     one = world(random_moves(Random(7), 600))
     work = replayer(Rules.of(one.dimensions), Shape.ONE_KEY)
     work = cloudpickle.loads(cloudpickle.dumps(work))
-    columns = keys.pack_arrays(_wanted(one.columns), Shape.ONE_KEY)
+    columns = keys.pack_arrays(one.replayed, Shape.ONE_KEY)
     table = pa.table({name: columns[name] for name in Shape.ONE_KEY.columns})
 
     found = list(work(iter(table.to_batches(max_chunksize=100))))
@@ -186,11 +186,3 @@ def test_what_a_worker_is_given_survives_the_way_there() -> None:
     assert all(batch.schema == arrow_schema() for batch in found)
     assert sorted(rows, key=lambda row: (row["sub_id"], row["message_id"], row["epoch"])) == one.expected()
     assert list(work(iter([]))) == []
-
-
-def _wanted(columns: dict[str, Any]) -> dict[str, Any]:
-    from analytics.kernel import JUDGED, REPLAYED
-
-    wanted = np.isin(columns["kind"], REPLAYED) & (columns["message_id"] != 0)
-    wanted &= ~np.isin(columns["kind"], JUDGED) | (columns["generation"] != 0)
-    return {name: values[wanted] for name, values in columns.items()}

@@ -165,20 +165,11 @@ def test_more_seeks_than_one_key_holds_change_nothing(seeks: int) -> None:
 @settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(worlds)
 def test_one_key_and_two_keys_give_the_same(one: World) -> None:
-    columns = _replayed_only(one.columns)
+    columns = one.replayed
     by_one = replay(keys.pack_arrays(columns, Shape.ONE_KEY), rules_of(one))
     by_two = replay(keys.pack_arrays(columns, Shape.TWO_KEYS), rules_of(one))
 
     assert by_one.rows() == by_two.rows() == one.expected()
-
-
-def _replayed_only(columns: dict[str, Ints]) -> dict[str, Ints]:
-    from analytics.kernel import JUDGED, REPLAYED
-
-    kind = columns["kind"]
-    wanted = np.isin(kind, REPLAYED) & (columns["message_id"] != 0)
-    wanted &= ~np.isin(kind, JUDGED) | (columns["generation"] != 0)
-    return {name: values[wanted] for name, values in columns.items()}
 
 
 @pytest.mark.parametrize(

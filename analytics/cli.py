@@ -306,10 +306,12 @@ def batch(
     _check_writable(out)
     if seal is not None:
         backlog = _sealed(seal, journal, backlog, end)
+    events = None
     if paths.local(journal) is not None:
-        segments_of(journal)  # before Spark takes its seconds to start
+        # Before Spark takes its seconds to start, so that a mistake is told at once.
+        events = sum(segment.count for segment in segments_of(journal))
     options = Options(tolerance_ms * 1000, exact, backlog, tuple(subscriptions), start, end, formats)
-    with _session(master, dict(conf)) as spark:
+    with _session(master, dict(conf), events) as spark:
         run, status, pieces = _run_jobs(
             command, spark, journal, out, options, began, not quiet and not as_json
         )
@@ -436,9 +438,10 @@ def _sealed(address: str, journal: str, backlog: str | None, end: datetime | Non
 class _session:
     """The session of a command, stopped at its end unless the process had it before."""
 
-    def __init__(self, master: str | None, conf: Mapping[str, str]) -> None:
+    def __init__(self, master: str | None, conf: Mapping[str, str], events: int | None = None) -> None:
         self._master = master
         self._conf = conf
+        self._events = events
 
     def __enter__(self) -> SparkSession:
         from pyspark.sql import SparkSession
@@ -446,7 +449,7 @@ class _session:
         from analytics.session import make_session
 
         self._ours = SparkSession.getActiveSession() is None
-        self._spark = make_session(self._master, self._conf)
+        self._spark = make_session(self._master, self._conf, self._events)
         return self._spark
 
     def __exit__(self, *_: object) -> None:

@@ -33,6 +33,10 @@ SQL_SETTINGS = {
     "spark.sql.files.maxPartitionBytes": "32m",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
 }
+#: Wanted where little is read: to compile each query and its loops takes twice the CPU that it saves.
+SMALL_EVENTS = 500_000
+SMALL_SQL_SETTINGS = {"spark.sql.codegen.wholeStage": "false"}
+SMALL_JVM_OPTIONS = "-XX:TieredStopAtLevel=1"
 PARTITIONS = "spark.sql.shuffle.partitions"
 _EVENTS_PER_PARTITION = 1_000_000
 _DRIVER_MEMORY_MAX = 8 << 30
@@ -51,8 +55,8 @@ def make_session(
 ) -> SparkSession:
     """The session of this process; `conf` wins over everything that is set here.
 
-    `events` is how many events will be read, if that is known yet, see `scale`. A session that the process
-    has already (a notebook's, a test's) is used as it is, with `conf` applied to it.
+    `events` is how many events will be read, if that is known yet: see `scale` and `SMALL_EVENTS`. A session
+    that the process has already (a notebook's, a test's) is used as it is, with `conf` applied to it.
 
     Raises:
         UsageError: no Java was found or it does not start, or the master cannot be reached.
@@ -66,7 +70,7 @@ def make_session(
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         session = _submitted(chosen)
     else:
-        session = _embedded(chosen.pop("spark.master", master or "local[*]"), chosen)
+        session = _embedded(chosen.pop("spark.master", master or "local[*]"), chosen, events)
     scale(session, events or 0, chosen)
     return session
 
@@ -85,7 +89,7 @@ def _submitted(chosen: Mapping[str, str]) -> SparkSession:
     return SparkSession.builder.config(map={**wanted, **chosen}).getOrCreate()
 
 
-def _embedded(master: str, chosen: Mapping[str, str]) -> SparkSession:
+def _embedded(master: str, chosen: Mapping[str, str], events: int | None = None) -> SparkSession:
     is_local = master.startswith("local")
     jvm.find()
     if not is_local:
@@ -105,6 +109,8 @@ def _embedded(master: str, chosen: Mapping[str, str]) -> SparkSession:
             "spark.ui.showConsoleProgress": "false",
             "spark.driver.memory": f"{driver_memory() >> 20}m",
         }
+        if events is not None and events <= SMALL_EVENTS:
+            wanted |= {**SMALL_SQL_SETTINGS, "spark.driver.extraJavaOptions": SMALL_JVM_OPTIONS}
     wanted |= chosen
     # Without it the workers run whatever python3 is on the PATH.
     os.environ["PYSPARK_PYTHON"] = wanted.get("spark.pyspark.python", sys.executable)

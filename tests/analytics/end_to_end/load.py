@@ -91,6 +91,16 @@ class Load:
         with self.streams(self.plain, self.ordered):
             self.until_quiet()
 
+    def run_briefly(self) -> None:
+        """Deliveries, acks, and acks that come too late."""
+        self.publish(100)
+        late = self.pull(self.slow, 10)
+        too_late_at = time.monotonic() + LEASE_SECONDS + 1
+        with self.streams(self.plain):
+            self.until_quiet()
+        time.sleep(max(0.0, too_late_at - time.monotonic()))
+        self.ack_each(self.slow, late)
+
     # -- what it consists of --------------------------------------------------------------------------------
 
     def publish(self, count: int) -> None:

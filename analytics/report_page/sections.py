@@ -469,7 +469,7 @@ def _events(events: Sequence[Row], violation: Row, clients: Mapping[int, str]) -
     if not events:
         return tag("p", "The journal's range holds no event of this message.", class_="note")
     columns = (
-        Column("event", "h"),
+        Column("event", "n"),
         Column("time (UTC)"),
         Column("kind"),
         Column("lease", "n", "generation: which lease of the message"),

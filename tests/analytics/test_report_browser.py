@@ -34,9 +34,12 @@ from tests.analytics.report_tables import NASTY, PREFIX, Tables
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 DRIVER = shutil.which("chromedriver")
 
-pytestmark = pytest.mark.skipif(
-    not CHROMIUM or not DRIVER, reason="needs Chromium and its chromedriver to open the page"
-)
+pytestmark = [
+    pytest.mark.skipif(
+        not CHROMIUM or not DRIVER, reason="needs Chromium and its chromedriver to open the page"
+    ),
+    pytest.mark.timeout(300),  # a browser beside other work may be slow to start
+]
 
 FLAGS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"),

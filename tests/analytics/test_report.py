@@ -801,3 +801,24 @@ def test_plots_can_be_made_without_any_table(tmp_path: Path):
     made += [*plots.attempts([]), *plots.dead_letters(None)]
     assert [plot.key for plot in made] == list(WORDS)
     assert all(plot.figure is None for plot in made)
+
+
+@pytest.mark.parametrize("reachable", [True, False], ids=["of this machine", "that only Spark reaches"])
+def test_a_run_leaves_its_report_in_a_folder(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reachable: bool
+):
+    from analytics import paths
+    from analytics.output import Output
+    from analytics.progress import Progress
+    from analytics.run import Run
+
+    small().write(tmp_path)
+    out = Output(spark, str(tmp_path))
+    expected = Page(report.build(str(tmp_path))).plots
+    if not reachable:
+        local = paths.local
+        monkeypatch.setattr(paths, "local", lambda path: None if path == out.path else local(path))
+    report.run(Run(spark, None, None, out, progress=Progress()))  # type: ignore[arg-type]
+    written = Page((tmp_path / "report.html").read_text(encoding="utf-8"))
+    assert written.plots == expected
+    assert "00c0ffee00c0ffee" in written.text

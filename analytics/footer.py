@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -56,22 +56,29 @@ def read(tail: Callable[[int], bytes], size: int) -> Footer:
         return Footer(problem=f"its footer is damaged ({error})")
 
 
-def read_file(path: Path) -> Footer:
-    """The footer of a file of this machine."""
+def read_backlog(tail: Callable[[int], bytes], size: int) -> Footer:
+    """The same of a backlog file, which has other columns: only whose it is, and that its footer is whole."""
     try:
-        size = path.stat().st_size
+        return _origin(_metadata(tail, size))
     except OSError as error:
-        return Footer(problem=f"it cannot be read ({error.strerror})")
+        return Footer(problem=f"it cannot be read ({error.strerror or error})")
+    except (Malformed, UnicodeDecodeError, struct.error) as error:
+        return Footer(problem=f"its footer is damaged ({error})")
+
+
+def tail_of(path: Path) -> Callable[[int], bytes]:
+    """Reads the last bytes of a file of this machine."""
 
     def tail(count: int) -> bytes:
         with path.open("rb") as file:
-            file.seek(max(size - count, 0))
+            file.seek(max(path.stat().st_size - count, 0))
             return file.read(count)
 
-    return read(tail, size)
+    return tail
 
 
-def _footer(tail: Callable[[int], bytes], size: int) -> Footer:
+def _metadata(tail: Callable[[int], bytes], size: int) -> dict[int, Any]:
+    """FileMetaData, by the numbers of its fields."""
     end = tail(min(size, _GUESS))
     if len(end) < _END + len(MAGIC) or end[-4:] != MAGIC:
         raise Malformed("it does not end as a Parquet file does")
@@ -80,20 +87,23 @@ def _footer(tail: Callable[[int], bytes], size: int) -> Footer:
         raise Malformed("it claims to be longer than the file")
     if length + _END > len(end):
         end = tail(length + _END)
-    about = _Compact(end[-_END - length : -_END]).structure()
+    return _Compact(end[-_END - length : -_END]).structure()
 
-    pairs = {
-        _bytes(pair, 1).decode(): _bytes(pair, 2).decode()
-        for pair in _structures(about, 5, missing_is_empty=True)
-    }
-    version = pairs.get(layout.VERSION_KEY)
-    count = _int(about, 3)
-    footer = Footer(count, version, pairs.get(layout.SERVER_KEY, ""))
-    if version != str(layout.VERSION):
+
+def _origin(about: dict[int, Any]) -> Footer:
+    named = _structures(about, 5, missing_is_empty=True)
+    pairs = {_bytes(pair, 1).decode(): _bytes(pair, 2).decode() for pair in named}
+    return Footer(_int(about, 3), pairs.get(layout.VERSION_KEY), pairs.get(layout.SERVER_KEY, ""))
+
+
+def _footer(tail: Callable[[int], bytes], size: int) -> Footer:
+    about = _metadata(tail, size)
+    footer = _origin(about)
+    if footer.version != str(layout.VERSION):
         return footer  # of another program or format: not for us to judge
     _check_columns(_structures(about, 2))
-    first_us, last_us = _check_groups(_structures(about, 4), count, size)
-    return Footer(count, version, footer.server, first_us, last_us)
+    first_us, last_us = _check_groups(_structures(about, 4), footer.count, size)
+    return replace(footer, first_us=first_us, last_us=last_us)
 
 
 def _check_columns(schema: list[dict[int, Any]]) -> None:

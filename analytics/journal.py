@@ -53,6 +53,7 @@ class BacklogFile:
 
     path: str
     seq: int
+    size: int = 0  # bytes
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,7 @@ def _backlogs_in(files: Iterable[Listed]) -> list[BacklogFile]:
     for file in files:
         match = layout.BACKLOG_NAME.fullmatch(file.relative)
         if match:
-            found.append(BacklogFile(file.path, int(match[1])))
+            found.append(BacklogFile(file.path, int(match[1]), file.size))
     return sorted(found, key=lambda file: file.seq)
 
 
@@ -182,7 +183,20 @@ def backlog_file(path: str) -> BacklogFile:
         raise UsageError(f"There is no backlog file {path}.")
     if not match:
         raise UsageError(f"{path} is not a backlog file: their names are backlog-SEQ.parquet.")
-    return BacklogFile(locate(path), int(match[1]))
+    return BacklogFile(locate(path), int(match[1]), here.stat().st_size if here is not None else 0)
+
+
+def _problem_of(file: BacklogFile, server: str, files: Files) -> str | None:
+    """Why a backlog file cannot be compared with this journal, or None."""
+    here = local(file.path)
+    size = file.size if here is not None else files.size(file.path)
+    tail = footer.tail_of(here) if here is not None else lambda count: files.tail(file.path, size, count)
+    told = footer.read_backlog(tail, size)
+    if told.problem is not None:
+        return told.problem
+    if told.version != str(layout.VERSION):
+        return f"it is of format version {told.version}" if told.version else "pubsubd did not write it"
+    return None if told.server == server else "it is of another server"
 
 
 def holes(segments: Sequence[Segment]) -> list[tuple[int, int]]:
@@ -213,7 +227,7 @@ def footers(segments: Sequence[Segment], files: Files | None = None) -> list[Foo
 def _checked(segment: Segment, files: Files | None) -> Footer:
     here = local(segment.path)
     if here is not None:
-        told = footer.read_file(here)
+        told = footer.read(footer.tail_of(here), segment.size)
     else:
         assert files is not None, "segments elsewhere are listed with files"
         told = footer.read(lambda count: files.tail(segment.path, segment.size, count), segment.size)
@@ -326,6 +340,8 @@ def load_journal(
         after = _first_at_or_after(spark, sound, _micros(end))
         last_seq = last_seq if after is None else after - 1
     if named is not None:
+        if problem := _problem_of(named, server, files):
+            raise UsageError(f"The backlog file {named.path} is of no use: {problem}.")
         if named.seq > last_seq:
             raise UsageError(
                 f"{named.path} is of a later time than the events that are read, which end with {last_seq}."
@@ -361,7 +377,7 @@ def load_journal(
         last_us=last_us if end is None else min(last_us, _micros(end)),
         missing=missing,
         damaged=damaged,
-        backlog=named or _fitting(backlogs_of(path, files), last_seq),
+        backlog=named or _usable(backlogs_of(path, files), server, files, last_seq),
         subscriptions=tuple(subscriptions),
     )
 
@@ -374,10 +390,18 @@ def _of_hours(segments: Sequence[Segment], start: datetime | None, end: datetime
 
 
 def _fitting(backlogs: Sequence[BacklogFile], last_seq: int) -> BacklogFile | None:
-    """The one of the end of the range if there is one, else the newest."""
+    """The one of the end of the range if there is one, else the newest; None without any."""
     exact = [file for file in backlogs if file.seq == last_seq]
     fitting = exact or list(backlogs)
     return fitting[-1] if fitting else None
+
+
+def _usable(backlogs: Sequence[BacklogFile], server: str, files: Files, last_seq: int) -> BacklogFile | None:
+    """The fitting one of those that can be relied on: a damaged one is as good as none."""
+    found = _fitting(backlogs, last_seq)
+    if found is None or _problem_of(found, server, files) is None:
+        return found
+    return _usable([file for file in backlogs if file != found], server, files, last_seq)
 
 
 def _nothing_between(

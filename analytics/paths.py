@@ -85,6 +85,10 @@ class Files:
                 found.append(Listed(path, relative, int(status.getLen())))
         return found
 
+    def size(self, path: str) -> int:
+        """Bytes of a file."""
+        return int(self.system(path).getFileStatus(self.path(path)).getLen())
+
     def delete(self, path: str) -> None:
         self.system(path).delete(self.path(path), True)
 

@@ -47,11 +47,11 @@ def segment(
     return path
 
 
-def backlog(folder: Path, seq: int) -> Path:
+def backlog(folder: Path, seq: int, about: Mapping[str, str] | None = None) -> Path:
     path = folder / "backlog" / f"backlog-{seq}.parquet"
     path.parent.mkdir(exist_ok=True)
     columns = {"sub_id": pa.array([], pa.int32()), "message_id": pa.array([], pa.int64())}
-    parquet.write_table(pa.table(columns), path)
+    parquet.write_table(pa.table(columns).replace_schema_metadata(dict(about or metadata())), path)
     return path
 
 
@@ -287,10 +287,10 @@ def test_the_backlog_file_is_that_of_the_last_event_or_else_the_newest(
     segment(tmp_path, 1, 10)
     first, second = backlog(tmp_path, 10), backlog(tmp_path, 15)
     loaded = load_journal(spark, str(tmp_path))
-    assert loaded.backlog == journal.BacklogFile(str(first), 10)
+    assert loaded.backlog is not None and loaded.backlog.path == str(first)
     first.unlink()
     loaded = load_journal(spark, str(tmp_path))
-    assert loaded.backlog == journal.BacklogFile(str(second), 15)
+    assert loaded.backlog is not None and loaded.backlog.path == str(second)
 
 
 def test_an_explicit_backlog_file_ends_the_range(spark: SparkSession, tmp_path: Path) -> None:
@@ -302,6 +302,20 @@ def test_an_explicit_backlog_file_ends_the_range(spark: SparkSession, tmp_path: 
     assert loaded.backlog is not None and loaded.backlog.seq == 14
     with pytest.raises(UsageError, match="of a later time"):
         load_journal(spark, str(tmp_path), backlog=str(backlog(tmp_path, 24)))
+
+
+def test_a_backlog_file_that_is_damaged_or_of_another_server_is_as_good_as_none(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    segment(tmp_path, 1, 10)
+    other = backlog(tmp_path, 12, metadata(server="f" * 16))
+    torn = backlog(tmp_path, 10)
+    torn.write_bytes(torn.read_bytes()[:-5])
+    assert load_journal(spark, str(tmp_path)).backlog is None
+    with pytest.raises(UsageError, match="is of no use: its footer is damaged"):
+        load_journal(spark, str(tmp_path), backlog=str(torn))
+    with pytest.raises(UsageError, match="is of no use: it is of another server"):
+        load_journal(spark, str(tmp_path), backlog=str(other))
 
 
 def test_a_folder_may_have_any_name(spark: SparkSession, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`--seal` against a real server: what it sealed is in the journal, with what was open as of the last event."""
+"""`--seal` against a real server: all that is committed is sealed, and what was open then is beside it."""
 
 from __future__ import annotations
 

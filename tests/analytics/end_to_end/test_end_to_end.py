@@ -64,7 +64,7 @@ def test_a_server_that_keeps_its_promises_has_nothing_to_fear(
 
 @pytest.mark.parametrize(
     ("fault", "code"),
-    [("expired-id-accepted", "G3_invalid_accepted"), ("acked-delivered-again", "G1_delivered_after_ack")],
+    [("stale-id-accepted", "G3_invalid_accepted"), ("acked-delivered-again", "G1_delivered_after_ack")],
 )
 def test_a_server_with_a_fault_is_found_out(
     fault: str, code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -254,15 +254,30 @@ def summary_of(
 
 
 def _messages(facts: DataFrame, untouched: DataFrame, dimensions: Dimensions) -> DataFrame:
-    """(sub_id, messages): how many were owed at any time; with seeks a message has several rows."""
+    """(sub_id, messages): how many were owed at any time.
+
+    A message has a row in each epoch that touched it, and is counted in the one in which it was published.
+    What a seek brought from before the subscription has no such epoch: of that, different ones are counted.
+    """
     from pyspark.sql import functions as F
 
-    sought = F.col("sub_id").isin([sub_id for sub_id in dimensions.epochs if dimensions.seeks(sub_id)])
-    owed = facts.where("owed").select("sub_id", "message_id").unionByName(
-        untouched.where("certain").select("sub_id", "message_id")
+    spark = facts.sparkSession
+    owed = facts.where("owed").select("sub_id", "message_id", "epoch", "pub_us").unionByName(
+        untouched.where("certain").select("sub_id", "message_id", "epoch", "pub_us")
     )  # fmt: skip
-    rows = owed.where(~sought).unionByName(owed.where(sought).distinct())
-    return rows.groupBy("sub_id").agg(F.count("*").alias("messages"))
+    sought = [
+        (one.sub_id, one.epoch, one.start_us, dimensions.subscriptions[sub_id].start_us)
+        for sub_id in dimensions.subscriptions
+        for one in dimensions.seeks(sub_id)
+    ]
+    if not sought:
+        return owed.groupBy("sub_id").agg(F.count("*").alias("messages"))
+    begun = spark.createDataFrame(sought, "sub_id int, epoch int, start_us bigint, created_us bigint")
+    rows = owed.join(F.broadcast(begun), ["sub_id", "epoch"], "left")
+    at_home = rows.where("start_us is null or pub_us >= start_us")
+    brought = rows.where("pub_us < created_us").select("sub_id", "message_id").distinct()
+    counted = at_home.select("sub_id").unionByName(brought.select("sub_id"))
+    return counted.groupBy("sub_id").agg(F.count("*").alias("messages"))
 
 
 def _by_code(spark: SparkSession, tally: Sequence[Mapping[str, Any]]) -> DataFrame:

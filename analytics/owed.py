@@ -7,8 +7,8 @@ of what has facts. Equal pairs prove equal sets. Only where they differ the mess
 at.
 
 A seek can bring a message back that nobody touches afterwards, and whether it does depends on what became of
-the message before. All messages of a subscription with seeks are therefore looked at, and `walk` follows them
-from epoch to epoch. It is a pure function of arrays.
+the message before. So the messages that are looked at are followed from epoch to epoch: `walk` does that, a
+pure function of arrays. `certain` is false for what only a snapshot could tell, where it is told of at all.
 
 Rules of the file:
 
@@ -29,15 +29,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from analytics.dimensions import OPEN, BulkDrop, Dimensions, Epoch
+from analytics.dimensions import OPEN, Dimensions, Epoch
 from analytics.layout import Kind, Result
+from analytics.minutes import WAS_FILTERED, History, differing, histories, minute_of
 from analytics.scratch import Settle
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
 
-MINUTE_US = 60_000_000
 #: The longest lease without an extension, and as much again for a lapsed one that nobody has ended yet.
 LEASE_US_MAX = 2 * 600_000_000
 
@@ -62,14 +62,6 @@ _ROWS = (
 
 
 # -- pure -------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class History:
-    """The seeks and bulk drops of a subscription."""
-
-    epochs: tuple[Epoch, ...]
-    drops: tuple[BulkDrop, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -156,14 +148,6 @@ def _dropped(history: History, epoch: Epoch, published: Published, candidates: n
     return gone_us
 
 
-def histories(dimensions: Dimensions) -> dict[int, History]:
-    """By sub_id, of every subscription that is described in the range."""
-    return {
-        sub_id: History(dimensions.epochs[sub_id], dimensions.drops.get(sub_id, ()))
-        for sub_id in dimensions.subscriptions
-    }
-
-
 def walk_partition(
     batches: Iterable[pa.RecordBatch], histories: dict[int, History]
 ) -> Iterator[pa.RecordBatch]:
@@ -222,62 +206,21 @@ def _walk_one(sub_id: int, history: History, column: dict[str, np.ndarray]) -> I
 # -- Spark ------------------------------------------------------------------------------------------------
 
 
-def minute_of(us: str | Column) -> Column:
-    """Number of the UTC minute of a time, counted from the epoch."""
-    from pyspark.sql import functions as F
-
-    return F.floor((F.col(us) if isinstance(us, str) else us) / F.lit(MINUTE_US)).cast("bigint")
-
-
 def counts(events: DataFrame) -> DataFrame:
-    """Of PUBLISH by topic, of DEADLETTER and FILTERED by subscription, a row per minute: how many, and the
-    xor of the hashes of their message ids."""
+    """Of PUBLISH by topic, of DEADLETTER and FILTERED by subscription, a row per minute: how many, the xor of
+    the hashes of their message ids, and the smallest and largest."""
     from pyspark.sql import functions as F
 
     kinds = [int(Kind.PUBLISH), int(Kind.DEADLETTER), int(Kind.FILTERED)]
     return (
         events.where(F.col("kind").isin(kinds))
         .groupBy("kind", "topic_id", "sub_id", minute_of("ts_us").alias("minute"))
-        .agg(F.count("*").alias("n"), F.bit_xor(F.xxhash64("message_id")).alias("x"))
-    )
-
-
-def differing_minutes(counts: DataFrame, facts: DataFrame, dimensions: Dimensions) -> DataFrame:
-    """(topic_id, sub_id, minute) of which some message may be untouched.
-
-    The minutes in which a subscription begins or ends are always among them, since sequence decides there.
-    """
-    from pyspark.sql import functions as F
-
-    spark = facts.sparkSession
-    rows = [
-        (one.sub_id, one.topic_id, one.start_us // MINUTE_US, one.end_us // MINUTE_US,
-         bool(dimensions.seeks(one.sub_id)))
-        for one in dimensions.subscriptions.values()
-    ]  # fmt: skip
-    subscriptions = spark.createDataFrame(
-        rows, "sub_id int, topic_id int, first bigint, last bigint, sought boolean"
-    )
-    published = counts.where(F.col("kind") == int(Kind.PUBLISH)).select("topic_id", "minute", "n", "x")
-    owed = published.join(F.broadcast(subscriptions), "topic_id").where(
-        F.col("sought") | F.col("minute").between(F.col("first"), F.col("last"))
-    )
-    touched = (
-        facts.where("not partial and pub_us > 0 and epoch = 0")
-        .groupBy("sub_id", minute_of("pub_us").alias("minute"))
-        .agg(F.count("*").alias("touched_n"), F.bit_xor(F.xxhash64("message_id")).alias("touched_x"))
-    )
-    is_equal = (
-        (F.col("n") == F.col("touched_n"))
-        & (F.col("x") == F.col("touched_x"))
-        & (F.col("minute") > F.col("first"))
-        & (F.col("minute") < F.col("last"))
-        & ~F.col("sought")
-    )
-    return (
-        owed.join(touched, ["sub_id", "minute"], "left")
-        .where(~F.coalesce(is_equal, F.lit(False)))
-        .select("topic_id", "sub_id", "minute")
+        .agg(
+            F.count("*").alias("n"),
+            F.bit_xor(F.xxhash64("message_id")).alias("x"),
+            F.min("message_id").alias("first_id"),
+            F.max("message_id").alias("last_id"),
+        )
     )
 
 
@@ -337,7 +280,7 @@ def untouched(
     spark = facts.sparkSession
     if not dimensions.subscriptions:
         return spark.createDataFrame([], UNTOUCHED)
-    minutes = settle(differing_minutes(counts, facts, dimensions))
+    minutes = settle(differing(counts, facts, dimensions))
     none = F.lit(None)
     published = (
         events.where(F.col("kind") == int(Kind.PUBLISH))
@@ -351,9 +294,8 @@ def untouched(
             F.lit(0).alias("epoch"), F.lit(_STAYED).alias("outcome"),
         )
     )  # fmt: skip
-    was_filtered = F.expr("gone_us is not null and not owed and deliveries = 0 and attempts = 0")
     outcome = (
-        F.when(was_filtered, _WAS_FILTERED)
+        F.when(F.expr(WAS_FILTERED), _WAS_FILTERED)
         .when(F.expr("ack_us is not null or gone_us is not null"), _WAS_CLOSED)
         .when(F.col("owed"), _WAS_PENDING)
         .otherwise(_STAYED)

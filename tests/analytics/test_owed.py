@@ -12,12 +12,12 @@ pytest.importorskip("numpy", reason="needs pubsubd[analytics]")
 import numpy as np
 
 from analytics.dimensions import OPEN, BulkDrop, Epoch
+from analytics.minutes import History
 from analytics.owed import (
     _STAYED,
     _WAS_CLOSED,
     _WAS_FILTERED,
     _WAS_PENDING,
-    History,
     Published,
     Told,
     walk,

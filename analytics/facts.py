@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
-    from analytics.journal import Journal, Segment
+    from analytics.journal import Journal
     from analytics.run import Options
 
 EVENTS_PER_PARTITION = 1_000_000  # about 0.15 GB in a worker
@@ -71,7 +71,7 @@ def _bounds(journal: Journal) -> tuple[int, int, int]:
     """The largest message_id and sub_id, and the first message published in the range; 0: all of them."""
     from pyspark.sql import functions as F
 
-    largest = None if journal.is_partial_start else _largest_by_footers(journal.segments)
+    largest = None if journal.is_partial_start else _largest_by_footers(journal)
     if largest is not None:
         return (*largest, 0)
     published = F.when(F.col("kind") == int(Kind.PUBLISH), F.col("message_id"))
@@ -82,29 +82,11 @@ def _bounds(journal: Journal) -> tuple[int, int, int]:
     return message_id_max or 0, sub_id_max or 0, OPEN if first_message_id is None else first_message_id
 
 
-def _largest_by_footers(segments: Iterable[Segment]) -> tuple[int, int] | None:
-    """The largest message_id and sub_id as the files say, without a pass over the events.
-
-    None where that is not known: files of elsewhere, or without statistics.
-    """
-    from pyarrow import parquet
-
-    from analytics.paths import local
-
-    found = {"message_id": 0, "sub_id": 0}
-    for segment in segments:
-        path = local(segment.path)
-        if path is None:
-            return None
-        metadata = parquet.read_metadata(path)
-        places = {name: metadata.schema.names.index(name) for name in found}
-        for group in range(metadata.num_row_groups):
-            for name, place in places.items():
-                statistics = metadata.row_group(group).column(place).statistics
-                if statistics is None or not statistics.has_min_max:
-                    return None
-                found[name] = max(found[name], statistics.max)
-    return found["message_id"], found["sub_id"]
+def _largest_by_footers(journal: Journal) -> tuple[int, int] | None:
+    """The largest message_id and sub_id as the files say, without a pass over the events; None: not known."""
+    if journal.message_id_max is None or journal.sub_id_max is None:
+        return None
+    return journal.message_id_max, journal.sub_id_max
 
 
 def replayer(rules: Rules, shape: Shape) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:

@@ -27,7 +27,7 @@ _DEPTH_MAX = 16
 # Physical types, and the annotations of 8-bit integers and text; None: plain.
 _PHYSICAL = {"int8": 1, "int32": 1, "int64": 2, "string": 6}
 _CONVERTED = {"int8": (15,), "int32": (None, 17), "int64": (None, 18), "string": (0,)}
-_TS_US = [column.name for column in layout.COLUMNS].index("ts_us")
+_PLACES = {column.name: place for place, column in enumerate(layout.COLUMNS)}
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,8 @@ class Footer:
     server: str = ""
     first_us: int | None = None  # smallest and largest ts_us
     last_us: int | None = None
+    message_id_max: int | None = None
+    sub_id_max: int | None = None
     problem: str | None = None
 
 
@@ -102,8 +104,16 @@ def _footer(tail: Callable[[int], bytes], size: int) -> Footer:
     if footer.version != str(layout.VERSION):
         return footer  # of another program or format: not for us to judge
     _check_columns(_structures(about, 2))
-    first_us, last_us = _check_groups(_structures(about, 4), footer.count, size)
-    return replace(footer, first_us=first_us, last_us=last_us)
+    groups = _structures(about, 4)
+    _check_groups(groups, footer.count, size)
+    first_us, last_us = _bounds(groups, "ts_us", "<q")
+    return replace(
+        footer,
+        first_us=first_us,
+        last_us=last_us,
+        message_id_max=_bounds(groups, "message_id", "<q")[1],
+        sub_id_max=_bounds(groups, "sub_id", "<i")[1],
+    )
 
 
 def _check_columns(schema: list[dict[int, Any]]) -> None:
@@ -117,9 +127,8 @@ def _check_columns(schema: list[dict[int, Any]]) -> None:
             raise Malformed(f"column {column.name} is not of type {column.type}")
 
 
-def _check_groups(groups: list[dict[int, Any]], count: int, size: int) -> tuple[int | None, int | None]:
-    """All columns with all rows, within the file; returns the bounds of ts_us where statistics tell them."""
-    bounds: list[int] = []
+def _check_groups(groups: list[dict[int, Any]], count: int, size: int) -> None:
+    """All columns with all rows, within the file."""
     rows = 0
     for group in groups:
         chunks = _structures(group, 1)
@@ -132,12 +141,21 @@ def _check_groups(groups: list[dict[int, Any]], count: int, size: int) -> tuple[
                 raise Malformed("a column lacks rows")
             if not 0 < _int(about, 9) < size or not 0 < _int(about, 7) < size:
                 raise Malformed("a column lies outside the file")
-        statistics = chunks[_TS_US][3].get(12)
-        if isinstance(statistics, dict) and 5 in statistics and 6 in statistics:
-            bounds += struct.unpack("<q", _bytes(statistics, 6)) + struct.unpack("<q", _bytes(statistics, 5))
     if rows != count:
         raise Malformed("its counts of rows disagree")
-    return min(bounds, default=None), max(bounds, default=None)
+
+
+def _bounds(groups: list[dict[int, Any]], column: str, form: str) -> tuple[int | None, int | None]:
+    """The smallest and the largest number in a column, None if a row group does not tell them."""
+    lows: list[int] = []
+    highs: list[int] = []
+    for group in groups:
+        statistics = _structures(group, 1)[_PLACES[column]][3].get(12)
+        if not isinstance(statistics, dict) or 5 not in statistics or 6 not in statistics:
+            return None, None
+        lows += struct.unpack(form, _bytes(statistics, 6))
+        highs += struct.unpack(form, _bytes(statistics, 5))
+    return min(lows, default=None), max(highs, default=None)
 
 
 def _int(fields: dict[int, Any], number: int) -> int:

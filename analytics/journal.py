@@ -86,6 +86,8 @@ class Journal:
     missing: list[tuple[int, int]]
     damaged: list[Damaged]
     backlog: BacklogFile | None
+    message_id_max: int | None  # of all events in these segments; None where a footer does not tell
+    sub_id_max: int | None
     subscriptions: tuple[str, ...] = ()
     gaps: list[tuple[int, int]] = field(default_factory=list)  # of GAP events, once the dimensions are known
 
@@ -361,9 +363,13 @@ def load_journal(
     used = [s for s, _ in sound if s.first_seq <= last_seq and s.last_seq >= hours_first_seq]
     rows = _read(spark, used, files, path)
     in_range = [s for s in used if s.last_seq >= first_seq]
-    bounds = [(f.first_us, f.last_us) for s, f in sound if s in set(in_range)]
-    first_us = min((low for low, _ in bounds if low is not None), default=_hour_us(wanted[0]))
-    last_us = max((high for _, high in bounds if high is not None), default=_hour_us(wanted[-1]))
+    told_of = [said for segment, said in sound if segment in set(in_range)]
+    first_us = min(
+        (said.first_us for said in told_of if said.first_us is not None), default=_hour_us(wanted[0])
+    )
+    last_us = max(
+        (said.last_us for said in told_of if said.last_us is not None), default=_hour_us(wanted[-1])
+    )
     return Journal(
         path=path,
         events=rows.where(f"seq between {first_seq} and {last_seq}"),
@@ -378,8 +384,15 @@ def load_journal(
         missing=missing,
         damaged=damaged,
         backlog=named or _usable(backlogs_of(path, files), server, files, last_seq),
+        message_id_max=_largest(said.message_id_max for said in told_of),
+        sub_id_max=_largest(said.sub_id_max for said in told_of),
         subscriptions=tuple(subscriptions),
     )
+
+
+def _largest(numbers: Iterable[int | None]) -> int | None:
+    known = list(numbers)
+    return None if None in known else max((number for number in known if number is not None), default=None)
 
 
 def _of_hours(segments: Sequence[Segment], start: datetime | None, end: datetime | None) -> list[Segment]:

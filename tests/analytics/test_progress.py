@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
-from typing import TYPE_CHECKING
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from rich.console import Console
@@ -81,3 +83,19 @@ def test_the_tasks_of_a_stage_are_those_of_its_jobs(spark: SparkSession) -> None
     done, total = tasks_of(spark, "ours")
     assert done == total >= 4
     assert tasks_of(spark, "nobody's") == (0, 0)
+
+
+def test_a_running_stage_shows_the_rows_of_its_finished_tasks(spark: SparkSession) -> None:
+    def slowly(frames: Iterator[Any]) -> Iterator[Any]:
+        for frame in frames:
+            time.sleep(0.4)
+            yield frame
+
+    console = terminal()
+    with Progress(spark, shown=True, console=console).stage("facts", rows=1000):
+        # Eight tasks on two cores.
+        spark.range(0, 8, 1, 8).mapInPandas(slowly, "id bigint").write.format("noop").mode("overwrite").save()
+
+    shown = written(console)
+    assert "of 1,000 rows" in shown
+    assert " left" in shown

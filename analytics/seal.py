@@ -76,9 +76,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 def _sentence(address: str, error: Any) -> str:
     code, details = error.code().name, str(error.details()).rstrip(".")
     if code == "UNAVAILABLE":
-        return (
-            f"No server answers at {address}; the admin service is on only with `pubsubd --admin PORT`."
-        )
+        return f"No server answers at {address}; the admin service is on only with `pubsubd --admin PORT`."
     if code == "UNIMPLEMENTED":
         return (
             f"The server at {address} has no command `seal`: it is not the port of pubsubd's admin service."

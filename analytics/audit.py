@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
-from analytics import backlog, evidence, order, owed, references
+from analytics import backlog, evidence, minutes, order, owed, references
 from analytics.backlog import Horizon
 from analytics.dimensions import OPEN, Dimensions, subscriptions_df
 from analytics.journal import SCHEMA as EVENTS_SCHEMA
@@ -113,7 +113,7 @@ def audit(
         violations=listed,
         evidence=proof,
         summary=summary_of(
-            facts, untouched, open_messages, counts, tally, dimensions,
+            facts, untouched, counts, tally, dimensions,
             complete=journal.complete, not_checked=not_checked(dimensions, open_at_end is not None),
         ),
         broken=sum(row["broken"] for row in tally),
@@ -194,7 +194,6 @@ def tally_of(found: DataFrame) -> DataFrame:
 def summary_of(
     facts: DataFrame,
     untouched: DataFrame,
-    open_messages: DataFrame,
     counts: DataFrame,
     tally: Sequence[Mapping[str, Any]],
     dimensions: Dimensions,
@@ -219,15 +218,8 @@ def summary_of(
         counts.where("sub_id <> 0")
         .groupBy("sub_id")
         .agg(events_of(Kind.DEADLETTER).alias("dead_lettered"), events_of(Kind.FILTERED).alias("filtered")),
-        facts.groupBy("sub_id").agg(
-            F.sum("deliveries").alias("deliveries"),
-            F.sum("acks").alias("acks_ok"),
-            F.count(F.when(F.col("partial"), 1)).alias("partial"),
-            F.count(F.when(F.expr("owed and gone_us is not null"), 1)).alias("left"),
-        ),
-        untouched.where("certain").groupBy("sub_id").agg(F.count("gone_us").alias("left")),
-        open_messages.where("certain").groupBy("sub_id").agg(F.count("*").alias("open")),
-        _messages(facts, untouched, dimensions),
+        _of_messages(facts, untouched, dimensions),
+        _brought(facts, untouched, dimensions),
         _by_code(facts.sparkSession, tally),
     ]
     every = reduce(lambda a, b: a.unionByName(b, allowMissingColumns=True), parts)
@@ -253,31 +245,69 @@ def summary_of(
     )
 
 
-def _messages(facts: DataFrame, untouched: DataFrame, dimensions: Dimensions) -> DataFrame:
-    """(sub_id, messages): how many were owed at any time.
+def _of_messages(facts: DataFrame, untouched: DataFrame, dimensions: Dimensions) -> DataFrame:
+    """(sub_id, messages, deliveries, acks_ok, open, left, partial).
 
     A message has a row in each epoch that touched it, and is counted in the one in which it was published.
-    What a seek brought from before the subscription has no such epoch: of that, different ones are counted.
     """
     from pyspark.sql import functions as F
 
-    spark = facts.sparkSession
-    owed = facts.where("owed").select("sub_id", "message_id", "epoch", "pub_us").unionByName(
-        untouched.where("certain").select("sub_id", "message_id", "epoch", "pub_us")
+    columns = (
+        "sub_id", "epoch", "pub_us", "deliveries", "acks", "ack_us", "gone_us", "owed", "partial",
     )  # fmt: skip
-    sought = [
-        (one.sub_id, one.epoch, one.start_us, dimensions.subscriptions[sub_id].start_us)
+    none = F.lit(None).cast("bigint")
+    waiting = untouched.where("certain").select(
+        "sub_id", "epoch", "pub_us", F.lit(0).alias("deliveries"), F.lit(0).alias("acks"),
+        none.alias("ack_us"), "gone_us", F.lit(True).alias("owed"), F.lit(False).alias("partial"),
+    )  # fmt: skip
+    rows = facts.select(*columns).unionByName(waiting.select(*columns))
+    last = backlog.last_epochs(dimensions)
+    epochs = [
+        (sub_id, one.epoch, one.start_us if one.epoch else 0, last.get(sub_id) == one.epoch)
         for sub_id in dimensions.subscriptions
-        for one in dimensions.seeks(sub_id)
+        for one in dimensions.epochs[sub_id]
     ]
-    if not sought:
-        return owed.groupBy("sub_id").agg(F.count("*").alias("messages"))
-    begun = spark.createDataFrame(sought, "sub_id int, epoch int, start_us bigint, created_us bigint")
-    rows = owed.join(F.broadcast(begun), ["sub_id", "epoch"], "left")
-    at_home = rows.where("start_us is null or pub_us >= start_us")
-    brought = rows.where("pub_us < created_us").select("sub_id", "message_id").distinct()
-    counted = at_home.select("sub_id").unionByName(brought.select("sub_id"))
-    return counted.groupBy("sub_id").agg(F.count("*").alias("messages"))
+    begun = facts.sparkSession.createDataFrame(
+        epochs, "sub_id int, epoch int, start_us bigint, is_last boolean"
+    )
+    is_known = "(not partial or deliveries > 0)"
+    return (
+        rows.join(F.broadcast(begun), ["sub_id", "epoch"], "left")
+        .groupBy("sub_id")
+        .agg(
+            F.count_if(F.expr("owed and pub_us >= coalesce(start_us, 0)")).alias("messages"),
+            F.sum("deliveries").alias("deliveries"),
+            F.sum("acks").alias("acks_ok"),
+            F.count_if(F.expr(f"is_last and {minutes.IS_OPEN} and {is_known}")).alias("open"),
+            F.count_if(F.expr("owed and gone_us is not null")).alias("left"),
+            F.count_if(F.col("partial")).alias("partial"),
+        )
+    )
+
+
+def _brought(facts: DataFrame, untouched: DataFrame, dimensions: Dimensions) -> DataFrame:
+    """(sub_id, messages): what seeks brought from before the subscription, each message once."""
+    from pyspark.sql import functions as F
+
+    sought = [
+        (sub_id, one.start_us)
+        for sub_id, one in dimensions.subscriptions.items()
+        if any(seek.retain_acked or seek.is_snapshot for seek in dimensions.seeks(sub_id))
+    ]
+    created = facts.sparkSession.createDataFrame(sought, "sub_id int, created_us bigint")
+    columns = ("sub_id", "message_id", "pub_us")
+    is_theirs = F.col("sub_id").isin([sub_id for sub_id, _ in sought])
+    owed = facts.where(F.col("owed") & is_theirs).select(*columns)
+    waiting = untouched.where(F.col("certain") & is_theirs).select(*columns)
+    return (
+        owed.unionByName(waiting)
+        .join(F.broadcast(created), "sub_id")
+        .where("pub_us < created_us")
+        .select("sub_id", "message_id")
+        .distinct()
+        .groupBy("sub_id")
+        .agg(F.count("*").alias("messages"))
+    )
 
 
 def _by_code(spark: SparkSession, tally: Sequence[Mapping[str, Any]]) -> DataFrame:

@@ -206,17 +206,12 @@ def differing(counts: DataFrame, facts: DataFrame, dimensions: Dimensions) -> Da
     )  # fmt: skip
     told = facts.where("not partial and pub_us > 0").where(F.col("sub_id").isin(sorted(topics)))
     members = {"all": "true", "owed": "owed", "through": f"not {WAS_FILTERED}", "open": IS_OPEN}
-    sets = []
-    for name, condition in members.items():
-        is_in = F.expr(condition)
-        sets += [
-            F.count_if(is_in).alias(f"n_{name}"),
-            F.coalesce(F.bit_xor(F.when(is_in, F.col("hash"))), F.lit(0)).alias(f"x_{name}"),
-        ]
+    told = told.withColumns({"minute": minute_of("pub_us"), "hash": F.xxhash64("message_id")})
+    sought = F.col("sub_id").isin([sub_id for sub_id in topics if dimensions.seeks(sub_id)])
     touched = (
-        told.withColumns({"minute": minute_of("pub_us"), "hash": F.xxhash64("message_id")})
-        .groupBy("sub_id", "epoch", "minute")
-        .agg(*sets)
+        _counted(told.where(sought), members)
+        .unionByName(_counted(told.where(~sought), {"all": "true"}), allowMissingColumns=True)
+        .fillna(0)
         .withColumns({name: F.lit(0).cast("bigint") for name in ("first_id", "last_id")})
     )
     known = histories(dimensions)
@@ -238,3 +233,17 @@ def differing(counts: DataFrame, facts: DataFrame, dimensions: Dimensions) -> Da
 
     rows = published.select(*_COLUMNS).unionByName(touched.select(*_COLUMNS))
     return rows.groupBy("sub_id").applyInArrow(look, "topic_id int, sub_id int, minute bigint")
+
+
+def _counted(facts: DataFrame, members: Mapping[str, str]) -> DataFrame:
+    """(sub_id, epoch, minute) and for each name and condition of `members` a number and a xor."""
+    from pyspark.sql import functions as F
+
+    sets = []
+    for name, condition in members.items():
+        is_in = F.expr(condition)
+        sets += [
+            F.count_if(is_in).alias(f"n_{name}"),
+            F.coalesce(F.bit_xor(F.when(is_in, F.col("hash"))), F.lit(0)).alias(f"x_{name}"),
+        ]
+    return facts.groupBy("sub_id", "epoch", "minute").agg(*sets)

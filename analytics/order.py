@@ -241,7 +241,7 @@ def judge(
 
     ordered = ordered_subscriptions(dimensions)
     mine = with_epoch(events.where(F.col("sub_id").isin(ordered) & (F.col("okey") != 0)), dimensions)
-    known = messages(facts, untouched, dimensions, first_id)
+    known = settle(messages(facts, untouched, dimensions, first_id))
     has_big = rows_max > KEY_ROWS_MAX
     found = _judge(mine, known, settle, has_big)
     if any(dimensions.seeks(sub_id) for sub_id in ordered):
@@ -270,7 +270,9 @@ def _with_leases(
     """Messages of the doubtful keys, `carried` where a lease ran when the epoch began."""
     from pyspark.sql import functions as F
 
-    leased = leased_at_seeks(events, dimensions).withColumn("leased", F.lit(True))
+    leased = leased_at_seeks(events, dimensions, ordered_subscriptions(dimensions)).withColumn(
+        "leased", F.lit(True)
+    )
     marked = F.coalesce("leased", F.lit(False)) | F.col("carried")
     return (
         _of_keys(messages, keys)

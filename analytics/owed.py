@@ -22,7 +22,7 @@ Rules of the file:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 #: The longest lease without an extension, and as much again for a lapsed one that nobody has ended yet.
 LEASE_US_MAX = 2 * 600_000_000
 
-#: `carried`: a lease ran when the epoch began. `certain` is false where only a snapshot's content could tell.
-#: `gone_us`: a bulk drop took it away then.
+#: `carried`: a lease ran when the epoch began, told where there are bulk drops. `certain` is false where only a
+#: snapshot's content could tell. `gone_us`: a bulk drop took it away then.
 UNTOUCHED = (
     "sub_id int, epoch int, message_id bigint, pub_us bigint, okey bigint, gone_us bigint, carried boolean, "
     "certain boolean"
@@ -225,13 +225,21 @@ def counts(events: DataFrame) -> DataFrame:
 
 
 def _sought(dimensions: Dimensions) -> list[int]:
-    """Subscriptions with seeks. One that no event describes is told apart: nothing is known that it is
-    owed."""
+    """Subscriptions with seeks that are described in the range."""
     return [sub_id for sub_id in dimensions.subscriptions if dimensions.seeks(sub_id)]
 
 
-def leased_at_seeks(events: DataFrame, dimensions: Dimensions) -> DataFrame:
-    """(sub_id, epoch, message_id) of messages that were leased when a seek began the epoch.
+def _dropped_after_seeks(dimensions: Dimensions) -> list[int]:
+    """Subscriptions of which a bulk drop may have met a lease that a seek carried over."""
+    return [
+        sub_id
+        for sub_id in _sought(dimensions)
+        if any(drop.seq > dimensions.seeks(sub_id)[0].start_seq for drop in dimensions.drops.get(sub_id, ()))
+    ]
+
+
+def leased_at_seeks(events: DataFrame, dimensions: Dimensions, sub_ids: Collection[int]) -> DataFrame:
+    """(sub_id, epoch, message_id) of messages that were leased when a seek of `sub_ids` began the epoch.
 
     Only events shortly before seeks are read: a lease is extended at least every ten minutes, or it lapses.
     """
@@ -239,7 +247,7 @@ def leased_at_seeks(events: DataFrame, dimensions: Dimensions) -> DataFrame:
 
     rows = [
         (one.sub_id, one.epoch, one.start_seq, one.start_us)
-        for sub_id in _sought(dimensions)
+        for sub_id in sub_ids
         for one in dimensions.seeks(sub_id)
     ]
     seeks = events.sparkSession.createDataFrame(
@@ -313,8 +321,9 @@ def untouched(
         "okey", "epoch", outcome.alias("outcome"),
     )  # fmt: skip
     rows = published.select(*columns).unionByName(touched.select(*columns))
-    if _sought(dimensions):
-        leased = leased_at_seeks(events, dimensions).select(
+    # A lease that a seek carried over matters to a bulk drop alone.
+    if dropped := _dropped_after_seeks(dimensions):
+        leased = leased_at_seeks(events, dimensions, dropped).select(
             F.lit(_LEASED).alias("tell"), "sub_id", "message_id", none.cast("bigint").alias("seq"),
             none.cast("bigint").alias("pub_us"), none.cast("bigint").alias("okey"), "epoch",
             F.lit(_STAYED).alias("outcome"),

@@ -104,6 +104,8 @@ class Output:
         )
         (part,) = [file for file in self._files.below(temporary) if file.relative.startswith("part-")]
         self._swap(part.path, f"{self.path}/{name}.csv")
+        # An executor elsewhere has written one: a checksum that an edited file would no longer match.
+        self._files.delete(f"{self.path}/.{name}.csv.crc")
         self._files.delete(temporary)
 
     def copy(self, names: Iterable[str], folder: str) -> None:

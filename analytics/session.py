@@ -121,14 +121,14 @@ def _embedded(master: str, chosen: Mapping[str, str], events: int | None = None)
         )
     settings = SparkConf(loadDefaults=False).setAll(list(wanted.items()))
     try:
-        context = SparkContext(conf=settings, gateway=_gateway(settings))
+        session = SparkSession(SparkContext(conf=settings, gateway=_gateway(settings)))
+        if not is_local:
+            # A master that does not answer is noticed only after the context is there.
+            _try_executors(session, master)
     except UsageError:
         raise
     except Exception as error:
         raise UsageError(_why_no_session(master, error)) from error
-    session = SparkSession(context)
-    if not is_local:
-        _try_executors(session, master)
     return session
 
 
@@ -196,9 +196,16 @@ def _is_loopback(master: str) -> bool:
     return bool(hosts) and all(host in ("localhost", "::1") or host.startswith("127.") for host in hosts)
 
 
+def _has_lost_master(error: Exception) -> bool:
+    said = str(error)
+    return any(
+        words in said for words in ("All masters are unresponsive", "stopped SparkContext", "shut down")
+    )
+
+
 def _why_no_session(master: str, error: Exception) -> str:
     said = str(error)
-    if "All masters are unresponsive" in said or "stopped SparkContext" in said:
+    if _has_lost_master(error):
         return f"The Spark master {master} does not answer; is that the address of a master of Spark 4?"
     first = next(
         (line for line in said.splitlines() if line.strip() and "An error occurred" not in line), said
@@ -252,6 +259,8 @@ def _try_executors(session: SparkSession, master: str) -> None:
             "are there workers, with cores and memory left?"
         )
     if isinstance(answer[0], Exception):
+        if _has_lost_master(answer[0]):
+            raise answer[0]
         session.stop()
         raise UsageError(f"No Python program runs on the executors of {master}: {_first_line(answer[0])}")
     if answer[0]:

@@ -7,15 +7,15 @@ message's whole life (backlog, age of the oldest, publish to ack, attempts) come
 
 Rules of the file:
 
-* A PUBLISH is of a topic; it is counted once for every subscription that is owed it, which a small broadcast
-  table decides by seq. That costs no more than the deliveries that follow.
+* A PUBLISH is of a topic; it is counted once for every subscription that is owed it, and seq decides which
+  those are.
 * `published` leaves out what the filter rejected at publishing. A message that a seek brings back is owed,
   but it was published in its own minute and is not counted again.
 * `nacked`, `acked` and `extended` are those that took effect, `extend_failed` those that were refused.
 * `clients` had a delivery in that minute; fairness is about them alone, since a client that asks for nothing
   is not treated unfairly.
 * In `latency` all publishing is of subscription 0: how long a commit takes does not depend on who subscribes.
-* The stream counts with `minute_rows`, `counts` and `latency_rows` of this file, so it cannot count
+* The stream counts with `case_rows`, `counts` and `latency_rows` of this file too, so it cannot count
   otherwise.
 """
 
@@ -29,7 +29,7 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from analytics import histogram, owed
-from analytics.dimensions import Dimensions, clients_df, subscriptions_df
+from analytics.dimensions import OPEN, Dimensions, clients_df, subscriptions_df
 from analytics.layout import Kind, Result
 from analytics.run import write_facts
 from analytics.scratch import Scratch
@@ -45,6 +45,9 @@ EXAMPLES_MAX = 20
 
 #: A subscription is owed what its topic publishes between these, both excluded.
 OWNERS = "owner_topic_id int, owner_sub_id int, start_seq bigint, end_seq bigint"
+
+# More ranges than this in one condition cost more than they spare.
+_RANGES_MAX = 30
 
 # A minute after all others: when what is still open will have been closed.
 _NEVER = 2**62 // MINUTE_US
@@ -72,64 +75,95 @@ def as_timestamp(minute: str) -> Column:
     return F.timestamp_seconds(F.col(minute) * 60)
 
 
-def _number(condition: Column) -> Column:
-    return F.count_if(condition)
+def _cases() -> list[tuple[Column, dict[str, int]]]:
+    """What can happen to a message, the frequent first, and what each adds to the columns of a minute."""
+    again, at_publishing = F.col("generation") > 1, F.col("ts_us") == F.col("ref_ts_us")
+    failed = (Result.PERMANENT, Result.TRANSIENT, Result.OTHER)
+    return [
+        (_is(Kind.DELIVER) & ~again, {"delivered": 1}),
+        (_is(Kind.ACK, Result.OK), {"acked": 1}),
+        (_is(Kind.PUBLISH), {"published": 1}),
+        (_is(Kind.DELIVER), {"delivered": 1, "redelivered": 1}),
+        (_is(Kind.EXTEND, Result.OK), {"extended": 1}),
+        (_is(Kind.EXTEND, *failed), {"extend_failed": 1}),
+        (_is(Kind.NACK, Result.OK), {"nacked": 1}),
+        (_is(Kind.EXPIRE), {"expired": 1}),
+        (_is(Kind.ACK, Result.NOOP), {"ack_noop": 1}),
+        (_is(Kind.ACK, Result.PERMANENT), {"ack_permanent": 1}),
+        (_is(Kind.ACK, Result.TRANSIENT), {"ack_transient": 1}),
+        (_is(Kind.RESET), {"reset": 1}),
+        (_is(Kind.FILTERED) & at_publishing, {"filtered": 1, "published": -1}),
+        (_is(Kind.FILTERED), {"filtered": 1}),
+        (_is(Kind.DEADLETTER), {"dead_lettered": 1}),
+        (_is(Kind.DROP), {"dropped": 1}),
+    ]
 
 
-def counts() -> list[Column]:
-    """The columns of `MINUTE_COUNTS` as aggregates over the rows that `minute_rows` gives."""
-    at_publishing = _is(Kind.FILTERED) & (F.col("ts_us") == F.col("ref_ts_us"))
-    found = {
-        "published": _number(_is(Kind.PUBLISH)) - _number(at_publishing),
-        "delivered": _number(_is(Kind.DELIVER)),
-        "redelivered": _number(_is(Kind.DELIVER) & (F.col("generation") > 1)),
-        "bytes": F.sum(F.when(_is(Kind.DELIVER), F.col("bytes")).otherwise(F.lit(0))),
-        "acked": _number(_is(Kind.ACK, Result.OK)),
-        "ack_permanent": _number(_is(Kind.ACK, Result.PERMANENT)),
-        "ack_transient": _number(_is(Kind.ACK, Result.TRANSIENT)),
-        "ack_noop": _number(_is(Kind.ACK, Result.NOOP)),
-        "nacked": _number(_is(Kind.NACK, Result.OK)),
-        "expired": _number(_is(Kind.EXPIRE)),
-        "reset": _number(_is(Kind.RESET)),
-        "extended": _number(_is(Kind.EXTEND, Result.OK)),
-        "extend_failed": _number(_is(Kind.EXTEND, Result.PERMANENT, Result.TRANSIENT, Result.OTHER)),
-        "dead_lettered": _number(_is(Kind.DEADLETTER)),
-        "dropped": _number(_is(Kind.DROP)),
-        "filtered": _number(_is(Kind.FILTERED)),
-    }
-    return [found[name].alias(name) for name in MINUTE_COUNTS]
+def _case() -> Column:
+    """The number of the first case that fits, from 1; 0: none, as of a nack that was refused."""
+    found = F.when(F.lit(False), 0)
+    for number, (fits, _) in enumerate(_cases(), 1):
+        found = found.when(fits, number)
+    return found.otherwise(0)
 
 
-def minute_rows(events: DataFrame, owners: DataFrame, *more: str) -> DataFrame:
-    """The events that are counted, a PUBLISH once for each subscription that is owed it; `owners`: `OWNERS`.
+def counts(n: str | None = None) -> list[Column]:
+    """The columns of `MINUTE_COUNTS` as aggregates over the rows that `case_rows` gives.
 
-    `client_id` is who was served, so it is 0 for what is published. `more` are columns to keep beside.
+    `n`: the column that says for how many events a row stands, if not for one.
+    """
+    cases = [adds for _, adds in _cases()]
+    weight = F.lit(1) if n is None else F.col(n)
+
+    def summed(name: str, value: Column) -> Column:
+        adding = [number for number, adds in enumerate(cases, 1) if adds.get(name) == 1]
+        taking = [number for number, adds in enumerate(cases, 1) if adds.get(name) == -1]
+        each = F.when(F.col("case").isin(adding), value)
+        if taking:
+            each = each.when(F.col("case").isin(taking), -value)
+        return F.sum(each.otherwise(F.lit(0)))
+
+    return [
+        (summed("delivered", F.col("bytes")) if name == "bytes" else summed(name, weight)).alias(name)
+        for name in MINUTE_COUNTS
+    ]
+
+
+def case_rows(events: DataFrame, sub_id: Column, *more: str) -> DataFrame:
+    """The events that are counted.
+
+    `case` is what happened (see `_cases`), `client_id` who was served (0 for what is published), `bytes` the
+    size of what was delivered, `processing_us` how long a client took for what it acked. `sub_id` is an
+    expression over events; `more` are columns to keep beside.
     """
     about_messages = [kind for kind in Kind if kind <= Kind.DROP or kind in (Kind.FILTERED, Kind.RESET)]
     # A bulk drop is about messages that it does not name, and refers to no publish time.
     is_bulk = _is(Kind.DROP) & (F.col("ref_ts_us") == 0)
+    processing_us = F.when(_is(Kind.ACK, Result.OK), F.col("ts_us") - F.col("ref_ts_us"))
+    return events.where(_is_any(*about_messages) & ~is_bulk).select(
+        sub_id.alias("sub_id"),
+        F.when(_is(Kind.PUBLISH), F.lit(0)).otherwise(F.col("client_id")).alias("client_id"),
+        "ts_us",
+        _case().alias("case"),
+        "bytes",
+        processing_us.otherwise(F.lit(0)).alias("processing_us"),
+        *more,
+    )
+
+
+def owned_rows(events: DataFrame, owners: DataFrame, *more: str) -> DataFrame:
+    """As `case_rows`, with a PUBLISH once for each subscription that is owed it; `owners`: `OWNERS`.
+
+    Costs no more than the deliveries that follow, but the batch job has a cheaper way (`client_minutes`).
+    """
     topic_id = F.when(_is(Kind.PUBLISH), F.col("topic_id"))
     is_owed = (
         (topic_id == F.col("owner_topic_id"))
         & (F.col("seq") > F.col("start_seq"))
         & (F.col("seq") < F.col("end_seq"))
     )
-    return (
-        events.where(_is_any(*about_messages) & ~is_bulk)
-        .join(F.broadcast(owners), is_owed, "left")
-        .select(
-            F.coalesce("owner_sub_id", "sub_id").alias("sub_id"),
-            F.when(_is(Kind.PUBLISH), F.lit(0)).otherwise(F.col("client_id")).alias("client_id"),
-            "kind",
-            "ts_us",
-            "ref_ts_us",
-            "generation",
-            "result",
-            "bytes",
-            *more,
-        )
-        .where("sub_id <> 0")
-    )
+    joined = events.join(F.broadcast(owners), is_owed, "left")
+    return case_rows(joined, F.coalesce("owner_sub_id", "sub_id"), *more).where("sub_id <> 0")
 
 
 def latency_rows(events: DataFrame) -> DataFrame:
@@ -157,21 +191,95 @@ def owner_rows(dimensions: Dimensions) -> list[tuple[int, int, int, int]]:
     ]
 
 
-def owners_df(spark: SparkSession, dimensions: Dimensions) -> DataFrame:
-    return spark.createDataFrame(owner_rows(dimensions), OWNERS)
-
-
 # -- per minute -------------------------------------------------------------------------------------------
 
 
-def client_minutes(events: DataFrame, owners: DataFrame) -> DataFrame:
-    """The one pass over the events: (sub_id, client_id, minute number), counts, and `processing_sum_us`."""
-    processing = F.when(_is(Kind.ACK, Result.OK), F.col("ts_us") - F.col("ref_ts_us")).otherwise(F.lit(0))
-    return (
-        minute_rows(events, owners)
-        .groupBy("sub_id", "client_id", minute_of("ts_us").alias("minute"))
-        .agg(*counts(), F.sum(processing).alias("processing_sum_us"))
+def client_minutes(events: DataFrame, dimensions: Dimensions) -> DataFrame:
+    """The one pass over the events: (sub_id, client_id, minute number), counts, and `processing_sum_us`.
+
+    What is published is summed up by topic, and only the sums go to the subscriptions that are owed it. In
+    minutes in which a subscription begins or ends, seq decides, so these are looked at message by message.
+    """
+    spark = events.sparkSession
+    # A topic is the negative of its number; so one column tells whose a sum is.
+    whose = F.when(_is(Kind.PUBLISH), -F.col("topic_id")).otherwise(F.col("sub_id"))
+    by_case = (
+        case_rows(events, whose)
+        .groupBy("sub_id", "client_id", minute_of("ts_us").alias("minute"), "case")
+        .agg(
+            F.count("*").alias("n"),
+            F.sum("bytes").alias("bytes"),
+            F.sum("processing_us").alias("processing_us"),
+        )
     )
+    whole = [
+        (-one.topic_id, one.sub_id, one.start_us // MINUTE_US, one.end_us // MINUTE_US)
+        for one in dimensions.subscriptions.values()
+    ]
+    spans = spark.createDataFrame(
+        whole, "topic int, owner_sub_id int, first_minute bigint, last_minute bigint"
+    )
+    is_owed = (
+        (F.col("sub_id") == F.col("topic"))
+        & (F.col("minute") > F.col("first_minute"))
+        & (F.col("minute") < F.col("last_minute"))
+    )
+    columns = ("sub_id", "client_id", "minute", "case", "n", "bytes", "processing_us")
+    rows = (
+        by_case.join(F.broadcast(spans), is_owed, "left")
+        .withColumn("sub_id", F.coalesce("owner_sub_id", "sub_id"))
+        .where("sub_id > 0")
+        .select(*columns)
+    )
+    edges = _edges(events, dimensions)
+    if edges is not None:
+        rows = rows.unionByName(edges.select(*columns))
+    # Three sums for each event are much less work than seventeen; few rows are left for those.
+    return rows.groupBy("sub_id", "client_id", "minute").agg(
+        *counts("n"), F.sum("processing_us").alias("processing_sum_us")
+    )
+
+
+def _edges(events: DataFrame, dimensions: Dimensions) -> DataFrame | None:
+    """What is published in the minutes in which subscriptions begin or end, to those that are owed it."""
+    rows = sorted(
+        {
+            (one.topic_id, one.sub_id, edge_us // MINUTE_US, one.start_seq, one.end_seq)
+            for one in dimensions.subscriptions.values()
+            for edge_us in (one.start_us, one.end_us)
+            if 0 < edge_us < OPEN
+        }
+    )
+    if not rows:
+        return None
+    edges = events.sparkSession.createDataFrame(
+        rows, "topic_id int, owner_sub_id int, minute bigint, start_seq bigint, end_seq bigint"
+    )
+    published = events.where(_is(Kind.PUBLISH) & _within(sorted({minute for _, _, minute, _, _ in rows})))
+    is_owed = (F.col("seq") > F.col("start_seq")) & (F.col("seq") < F.col("end_seq"))
+    return (
+        case_rows(published, F.col("topic_id"), "seq")
+        .select(F.col("sub_id").alias("topic_id"), "seq", "case", minute_of("ts_us").alias("minute"))
+        .join(F.broadcast(edges), ["topic_id", "minute"])
+        .where(is_owed)
+        .groupBy(F.col("owner_sub_id").alias("sub_id"), "minute", "case")
+        .agg(F.count("*").alias("n"))
+        .withColumns(
+            {
+                "client_id": F.lit(0),
+                "bytes": F.lit(0).cast("bigint"),
+                "processing_us": F.lit(0).cast("bigint"),
+            }
+        )
+    )
+
+
+def _within(minutes: Sequence[int]) -> Column:
+    """Rows of these minutes, as ranges of time: Parquet's statistics spare the reading of most others."""
+    if len(minutes) > _RANGES_MAX:
+        return F.col("ts_us").between(minutes[0] * MINUTE_US, (minutes[-1] + 1) * MINUTE_US - 1)
+    ranges = [F.col("ts_us").between(one * MINUTE_US, (one + 1) * MINUTE_US - 1) for one in minutes]
+    return reduce(Column.__or__, ranges)
 
 
 def minutes(by_client: DataFrame) -> DataFrame:
@@ -535,7 +643,7 @@ def run(run: Run) -> None:
     events, facts = journal.events, out.read(spark, "facts")
     with Scratch(spark, f"{out.path}/_health.scratch") as scratch:
         with run.progress.stage("clients per minute", rows=journal.count):
-            by_client = scratch.settle(client_minutes(events, owners_df(spark, dimensions)))
+            by_client = scratch.settle(client_minutes(events, dimensions))
             out.write("client_minute", client_minute(by_client, dimensions))
             out.write("fairness", fairness(by_client))
         with run.progress.stage("health per minute", rows=journal.count):

@@ -153,7 +153,7 @@ def _trigger(every_s: float | None) -> dict[str, Any]:
 def live_minutes(events: DataFrame, owners: DataFrame) -> DataFrame:
     """The table `live` of one batch of events."""
     return (
-        health.minute_rows(events, owners)
+        health.owned_rows(events, owners)
         .groupBy("sub_id", health.minute_of("ts_us").alias("minute"))
         .agg(*health.counts())
         .select("sub_id", health.as_timestamp("minute").alias("minute"), *MINUTE_COUNTS)
@@ -164,7 +164,7 @@ def final_minutes(events: DataFrame, owners: DataFrame) -> DataFrame:
     """The table `health_stream` of a stream of events. Every event says how late it is, counted or not."""
     timed = events.withColumn("ts", F.timestamp_micros("ts_us")).withWatermark("ts", LATENESS)
     return (
-        health.minute_rows(timed, owners, "ts")
+        health.owned_rows(timed, owners, "ts")
         .groupBy("sub_id", F.window("ts", "1 minute").alias("window"))
         .agg(*health.counts())
         .select("sub_id", F.col("window.start").alias("minute"), *MINUTE_COUNTS)

@@ -160,8 +160,8 @@ def _jobs(spark: SparkSession, journal: Path, seconds: Seconds, only: tuple[str,
         measure("scan", lambda: _scan(events))
         measure("facts", lambda: run.out.write("facts", facts(run.journal, run.dimensions, run.options)))
         measure("audit after facts", lambda: audit.run(run))
-        owners = health.owners_df(spark, run.dimensions)
-        measure("minutes", lambda: health.minutes(health.client_minutes(events, owners)).collect())
+        by_client = health.client_minutes(events, run.dimensions)
+        measure("minutes", lambda: health.minutes(by_client).collect())
         measure("latency", lambda: health.histograms(health.latency_rows(events)).collect())
         measure("health after facts", lambda: health.run(run))
 

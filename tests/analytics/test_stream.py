@@ -57,8 +57,7 @@ def traffic(b: Builder, seed: int, minutes: int, rate: int = 4) -> None:
 def batch_minutes(spark: Any, journal: Path) -> DataFrame:
     """What the batch job counts."""
     loaded = load_journal(spark, str(journal))
-    owners = health.owners_df(spark, collect(loaded.resources))
-    by_minute = health.minutes(health.client_minutes(loaded.events, owners))
+    by_minute = health.minutes(health.client_minutes(loaded.events, collect(loaded.resources)))
     return by_minute.select("sub_id", health.as_timestamp("minute").alias("minute"), *MINUTE_COUNTS)
 
 

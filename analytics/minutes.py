@@ -176,11 +176,12 @@ def suspicious_of(columns: Mapping[str, Ints], history: History) -> Ints:
 # -- Spark ------------------------------------------------------------------------------------------------
 
 
-def minute_of(us: str | Column) -> Column:
-    """Number of the UTC minute of a time, counted from the epoch."""
+def minute_of(us: str) -> Column:
+    """Number of the UTC minute of the time in a column, counted from the epoch."""
     from pyspark.sql import functions as F
 
-    return F.floor((F.col(us) if isinstance(us, str) else us) / F.lit(MINUTE_US)).cast("bigint")
+    # Whole numbers: a division by `/` goes through floating point, at twice the cost.
+    return F.expr(f"{us} div {MINUTE_US}")
 
 
 #: The filter rejected it: it left without a delivery, and was never owed.

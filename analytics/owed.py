@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 #: The longest lease without an extension, and as much again for a lapsed one that nobody has ended yet.
 LEASE_US_MAX = 2 * 600_000_000
 
-#: `carried`: a lease ran when the epoch began, told where there are bulk drops. `certain` is false where only a
-#: snapshot's content could tell. `gone_us`: a bulk drop took it away then.
+#: `carried`: a lease ran when the epoch began, told where there are bulk drops. `certain` is false where only
+#: a snapshot's content could tell. `gone_us`: a bulk drop took it away then.
 UNTOUCHED = (
     "sub_id int, epoch int, message_id bigint, pub_us bigint, okey bigint, gone_us bigint, carried boolean, "
     "certain boolean"

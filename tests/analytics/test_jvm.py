@@ -16,7 +16,7 @@ from analytics import jvm
 from analytics.errors import UsageError
 
 ROOT = Path(__file__).parents[2]
-#: What Spark's scripts call; the folders that hold these may hold a java too.
+#: What Spark and its scripts call; the folders that hold these may hold a java too.
 TOOLS = (
     "bash",
     "sh",

@@ -50,10 +50,11 @@ _COLUMNS = (
 
 @dataclass(frozen=True)
 class History:
-    """The seeks and bulk drops of a subscription."""
+    """The seeks and bulk drops of a subscription, and whether it has a filter."""
 
     epochs: tuple[Epoch, ...]
     drops: tuple[BulkDrop, ...] = ()
+    has_filter: bool = False
 
 
 @dataclass(frozen=True)
@@ -148,7 +149,9 @@ def _may_return(history: History, minutes: Minutes) -> Bools:
 def histories(dimensions: Dimensions) -> dict[int, History]:
     """By sub_id, of every subscription that is described in the range."""
     return {
-        sub_id: History(dimensions.epochs[sub_id], dimensions.drops.get(sub_id, ()))
+        sub_id: History(
+            dimensions.epochs[sub_id], dimensions.drops.get(sub_id, ()), _has_filter(dimensions, sub_id)
+        )
         for sub_id in dimensions.subscriptions
     }
 
@@ -248,3 +251,8 @@ def _counted(facts: DataFrame, members: Mapping[str, str]) -> DataFrame:
             F.coalesce(F.bit_xor(F.when(is_in, F.col("hash"))), F.lit(0)).alias(f"x_{name}"),
         ]
     return facts.groupBy("sub_id", "epoch", "minute").agg(*sets)
+
+
+def _has_filter(dimensions: Dimensions, sub_id: int) -> bool:
+    subscription = dimensions.subscriptions.get(sub_id)
+    return subscription is not None and any(setting.filter for setting in subscription.settings)

@@ -18,6 +18,8 @@ Rules of the file:
 * A seek to a snapshot makes everything before it uncertain, until a seek to a time settles it.
 * A bulk drop closes what was published before its cut-off, except what is leased at that moment.
 * What the filter rejected never comes back.
+* What was published before the subscription was created is put to its filter when it is read, not when a
+  seek brings it back. Until something is told of it, it is uncertain whether it is owed.
 """
 
 from __future__ import annotations
@@ -97,6 +99,10 @@ def walk(
     """
     seq = published.seq
     state = np.zeros(len(seq), dtype=np.int8)
+    # Whether the filter lets it pass is not known.
+    unread = np.zeros(len(seq), dtype=bool)
+    if history.has_filter and history.epochs[0].epoch == 0:
+        unread = seq < history.epochs[0].start_seq
     for epoch in history.epochs:
         carried = np.zeros(len(seq), dtype=bool)
         before = seq < epoch.start_seq
@@ -109,10 +115,12 @@ def walk(
         else:
             carried[leased.of(epoch.epoch)[0]] = True
             _seek(epoch, published, before, state, carried)
+            state[unread & (state == _PENDING)] = _UNCERTAIN
         state[(seq > epoch.start_seq) & (seq < epoch.end_seq)] = _PENDING
         untouched = (state == _PENDING) | (state == _UNCERTAIN)
         places, outcomes = facts.of(epoch.epoch)
         untouched[places] = False
+        unread[places] = False
         gone_us = _dropped(history, epoch, published, untouched & ~carried)
         found = np.flatnonzero(untouched)
         yield epoch.epoch, found, gone_us[found], carried[found], state[found] == _PENDING

@@ -66,6 +66,7 @@ def _of_one(case: Case, place: int) -> dict[int, tuple[int, bool, bool]]:
     seq, pub_us = int(case.published.seq[place]), int(case.published.pub_us[place])
     message_id = int(case.published.message_id[place])
     state, found = "absent", {}
+    is_unread = case.history.has_filter and seq < case.history.epochs[0].start_seq
     for epoch in case.history.epochs:
         is_older, carried = seq < epoch.start_seq, False
         if is_older and epoch.epoch == 0:
@@ -78,6 +79,8 @@ def _of_one(case: Case, place: int) -> dict[int, tuple[int, bool, bool]]:
                 state = "closed"
             elif epoch.keeps(message_id, pub_us):
                 state = "open"
+            if state == "open" and is_unread:
+                state = "uncertain"
             acknowledged = not epoch.is_snapshot and pub_us < epoch.target_us
             carried = was_open and not acknowledged and (epoch.epoch, place) in case.leased
         elif epoch.start_seq < seq < epoch.end_seq:
@@ -89,6 +92,7 @@ def _of_one(case: Case, place: int) -> dict[int, tuple[int, bool, bool]]:
             if gone_us:
                 state = "closed"
         elif outcome is not None:
+            is_unread = False
             state = {_WAS_PENDING: "open", _WAS_CLOSED: "closed", _WAS_FILTERED: "filtered"}.get(
                 outcome, state
             )
@@ -131,7 +135,7 @@ def draw_case(chance: random.Random) -> Case:
     ]
     outcomes = (_STAYED, _WAS_PENDING, _WAS_CLOSED, _WAS_FILTERED)
     return Case(
-        History(tuple(epochs), dropped),
+        History(tuple(epochs), dropped, has_filter=chance.random() < 0.5),
         published,
         facts={one: chance.choice(outcomes) for one in places if chance.random() < 0.3},
         leased={one for one in sought if chance.random() < 0.3},
@@ -171,3 +175,13 @@ def test_what_was_acked_comes_back_only_if_it_is_kept(retain_acked: bool, owed: 
     seek = Epoch(1, 1, 1, 20, OPEN, 2000, OPEN, 0, target_us=0, retain_acked=retain_acked)
     history = History((Epoch(1, 1, 0, 10, 20, 1000, 2000, 1000), seek))
     assert one_message(history, seq=11, pub_us=1100, e0=_WAS_CLOSED) == owed
+
+
+@pytest.mark.parametrize("has_filter", [True, False])
+def test_what_a_filter_has_not_seen_yet_is_not_said_to_be_lost(has_filter: bool) -> None:
+    """Published before the subscription, brought back by a seek, and not read so far."""
+    seek = Epoch(1, 1, 1, 20, OPEN, 2000, OPEN, 0, target_us=0, retain_acked=True)
+    history = History((Epoch(1, 1, 0, 10, 20, 1000, 2000, 1000), seek), has_filter=has_filter)
+    is_certain = not has_filter
+    assert one_message(history, seq=5, pub_us=500) == {(1, 0): (0, False, is_certain)}
+    assert one_message(history, seq=5, pub_us=500, e1=_WAS_FILTERED) == {}

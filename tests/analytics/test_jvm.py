@@ -18,20 +18,8 @@ from analytics.errors import UsageError
 ROOT = Path(__file__).parents[2]
 #: What Spark and its scripts call; the folders that hold these may hold a java too.
 TOOLS = (
-    "bash",
-    "sh",
-    "env",
-    "dirname",
-    "basename",
-    "cat",
-    "ps",
-    "nice",
-    "nohup",
-    "uname",
-    "sed",
-    "ls",
-    "tr",
-    "rm",
+    *("bash", "sh", "env", "dirname", "basename", "cat", "ps", "nice", "nohup", "uname"),
+    *("sed", "ls", "tr", "rm", "chmod", "stat", "readlink", "id"),
 )
 
 

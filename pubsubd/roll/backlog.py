@@ -21,7 +21,7 @@ from pubsubd.roll.database import Database
 
 _COUNT = struct.Struct("<I")
 
-Ids = npt.NDArray[np.int64]
+Ids: TypeAlias = npt.NDArray[np.int64]
 
 
 def open_messages(database: Database, broker: Broker) -> Iterator[tuple[int, Ids]]:

@@ -98,6 +98,7 @@ def write_segment(file: BinaryIO, part: Part, server: str) -> None:
         use_dictionary=list(_DICTIONARIES),
         column_encoding=dict.fromkeys(_DIFFERENCES, "DELTA_BINARY_PACKED"),
         write_statistics=True,
+        write_page_checksum=True,  # a damaged page is found when it is read
     )
 
 

@@ -72,6 +72,21 @@ def test_the_admin_seals_everything_that_was_answered(tmp_path: Path) -> None:
         all_numbers(served, tmp_path / "journal")
 
 
+def test_a_segment_that_was_damaged_is_found_out_when_it_is_read(tmp_path: Path) -> None:
+    with Served(tmp_path) as served:
+        served.create()
+        served.publish(*[b"x"] * 100)
+        seal(served)
+    (path,) = (tmp_path / "journal" / "segments").rglob("seg-*.parquet")
+    pages = parquet.read_metadata(path).row_group(0).column(0)
+    data = bytearray(path.read_bytes())
+    data[pages.data_page_offset + pages.total_compressed_size - 1] ^= 1
+    path.write_bytes(data)
+
+    with pytest.raises(OSError, match="CRC"):
+        parquet.read_table(path, page_checksum_verification=True)
+
+
 def test_events_are_sealed_once_they_are_old(tmp_path: Path) -> None:
     with Served(tmp_path, "--seal-seconds", "0.5") as served:
         served.create()

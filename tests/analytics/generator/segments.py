@@ -129,4 +129,5 @@ def _write(
         use_dictionary=list(dictionary),
         column_encoding=dict.fromkeys(delta, "DELTA_BINARY_PACKED"),
         row_group_size=ROW_GROUP_ROWS,
+        write_page_checksum=True,
     )

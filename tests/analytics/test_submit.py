@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[2]
 SPARK = Path(pyspark.__file__).parent
 PATIENCE_S = 600
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(3 * PATIENCE_S)]
+pytestmark = pytest.mark.timeout(3 * PATIENCE_S)
 
 
 def environment() -> dict[str, str]:
@@ -142,6 +142,7 @@ def rows(folder: Path) -> list[str]:
     return sorted(repr(row) for row in table.to_pylist())
 
 
+@pytest.mark.slow
 def test_spark_submit_and_a_masters_address_give_the_output_of_embedded_spark(
     cluster: str, tmp_path: Path
 ) -> None:
@@ -180,6 +181,7 @@ def test_spark_submit_and_a_masters_address_give_the_output_of_embedded_spark(
                 assert rows(here) == rows(there), name
 
 
+@pytest.mark.full
 def test_a_master_without_workers_is_told_and_not_waited_for(alone: str, tmp_path: Path) -> None:
     write_journal(tmp_path / "journal")
     short = "import sys; from analytics import cli, session; session._FIRST_TASK_S = 5; sys.exit(cli.main())"
@@ -194,6 +196,7 @@ def test_a_master_without_workers_is_told_and_not_waited_for(alone: str, tmp_pat
     assert "gave no executor within 5 s" in line
 
 
+@pytest.mark.full
 def test_what_listens_but_is_no_master_is_told_within_a_bounded_time(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"spark://127.0.0.1:{server.getsockname()[1]}"

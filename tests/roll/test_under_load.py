@@ -31,7 +31,7 @@ async def test_a_few_kills_of_server_and_rollers_lose_no_event(tmp_path: Path) -
     await check(Run(tmp_path, kills=2, seed=1, drain=False))
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.timeout(900)
 async def test_fifty_kills_of_server_and_rollers_lose_no_event(tmp_path: Path) -> None:
     run = Run(tmp_path, kills=40, seed=4, drain=False)

@@ -99,9 +99,9 @@ class Sealer:
         self._said = ""
         self._task: asyncio.Task[None] | None = None
         if place.refusal is not None:
-            _log.warning(
-                "the journal is not sealed into segments, and its tail is bounded: %s", place.refusal
-            )
+            # Who has not installed what it takes has not asked for segments.
+            level = logging.DEBUG if place.refusal == why_not() else logging.WARNING
+            _log.log(level, "the journal is not sealed into segments, its tail is bounded: %s", place.refusal)
         else:
             self._task = asyncio.create_task(self._run(), name="sealer")
             engine.watch_tail(self._grew)

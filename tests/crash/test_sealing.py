@@ -178,7 +178,7 @@ def test_without_pyarrow_the_server_says_so_and_works(
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['pyarrow'] = None\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    with Served(tmp_path / "data") as served:
+    with Served(tmp_path / "data", "--log-level", "debug") as served:
         assert "pip install 'pubsubd[analytics]'" in served.server.output
         served.create()
         served.ack(*(served.publish(b"a") and served.pull(1)))

@@ -1105,6 +1105,7 @@ class Broker:
 
     def repeat_config(self, now_us: int) -> None:
         """Every live resource as it is, for readers of a journal who begin here."""
+        told = len(self.ledger.now.events)
         for topic in self._topics.values():
             self._config({"checkpoint": True}, "topic", topic.resource, topic.topic_id, 0, now_us)
         for sub in self._subscriptions.values():
@@ -1113,6 +1114,7 @@ class Broker:
         for snapshot in self._snapshots.values():
             topic_id = snapshot.topic.topic_id
             self._config({"checkpoint": True}, "snapshot", snapshot.resource, topic_id, 0, now_us)
+        self.ledger.now.repeated += len(self.ledger.now.events) - told
 
     def _config(
         self, why: Mapping[str, Any], what: str, resource: Any, topic_id: int, sub_id: int, now_us: int

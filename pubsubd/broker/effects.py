@@ -81,6 +81,7 @@ class Effects:
         self.closed: list[tuple[Consumer, PubsubError]] = []
         # Events that remain true when the commit fails: streams were opened or ended, clients have come.
         self.facts: list[tuple[Event, Mapping[str, Any]]] = []
+        self.repeated = 0  # events that tell what was told before
         self.changed: list[Consumer] = []  # streams that should learn of new subscription properties
         self.let_go: dict[int, list[LetGo]] = {}  # by sub_id
 
@@ -88,14 +89,14 @@ class Effects:
         return bool(self.events) or self.decides()
 
     def decides(self) -> bool:
-        """Whether there is more than facts, so that what is shown may rest on it."""
+        """Whether there is more than facts and repetitions, so that what is shown may rest on it."""
         return bool(
             self.records
             or self.messages
             or self.topics
             or self.subscriptions
             or self.snapshots
-            or len(self.events) > len(self.facts)
+            or len(self.events) > len(self.facts) + self.repeated
             or self.trims
         )
 

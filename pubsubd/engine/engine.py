@@ -497,7 +497,8 @@ class Engine:
         with _damage():
             broker = self._restored(loaded)
         broker.adopt(old, [effects, on_top])
-        self._hour_ends_us = 0  # what was repeated for this hour may be lost
+        if effects.repeated or on_top.repeated:
+            self._hour_ends_us = 0
         self._set_broker(broker)
         untold, self._untold = self._untold, []
         for tell in untold:

@@ -60,14 +60,12 @@ def prepare(data_dir: Path, journal_dir: Path, secret: bytes) -> Place:
     place = Place(data_dir, journal_dir, refusal=why_not())
     try:
         owner = segments.owner(journal_dir)
-        if owner is None and place.refusal is None:
-            segments.own(journal_dir, segments.server_id(secret))
-        elif owner is not None and owner != segments.server_id(secret):
+        if owner == segments.server_id(secret):
+            place.sealed_seq = segments.last_sealed(journal_dir)
+        elif owner is not None:
             place.refusal = (
                 f"the journal in {journal_dir} belongs to another database; move it, or name another"
             )
-        else:
-            place.sealed_seq = segments.last_sealed(journal_dir)
     except OSError as error:
         place.refusal = f"the journal directory {journal_dir} cannot be used: {error.strerror or error}"
     return place

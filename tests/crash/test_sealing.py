@@ -13,7 +13,7 @@ import pytest
 
 from pubsubd.storage.store import FILE_NAME
 from pubsubd.wire import admin_pb
-from tests.crash.replay import RECORD, START
+from tests.crash.replay import RECORD
 from tests.crash.served import Served
 
 parquet = pytest.importorskip("pyarrow.parquet", reason="segments need the extra pubsubd[analytics]")
@@ -140,6 +140,7 @@ def test_after_a_kill_nothing_is_sealed_twice_or_left_out(tmp_path: Path) -> Non
 def test_while_segments_cannot_be_written_the_tail_stays_and_clients_notice_nothing(tmp_path: Path) -> None:
     journal = tmp_path / "journal"
     with Served(tmp_path, "--seal-seconds", "0.2") as served:
+        journal.mkdir()
         (journal / "segments").write_text("a file in the way")
         served.create()
         served.publish(b"a")
@@ -208,14 +209,3 @@ def test_a_server_that_seals_nothing_has_no_process_beside_it(tmp_path: Path) ->
         seal(served)
         children = Path(f"/proc/{served.server.pid}/task/{served.server.pid}/children").read_text().split()
         assert children == []
-        kinds = {fields[2] for fields in _records(tmp_path)}
-        assert START not in kinds
-
-
-def _records(data_dir: Path) -> list[tuple[int, ...]]:
-    connection = sqlite3.connect(f"file:{data_dir / FILE_NAME}?mode=ro", uri=True)
-    try:
-        rows = connection.execute("SELECT data FROM journal_tail").fetchall()
-    finally:
-        connection.close()
-    return [fields for (data,) in rows for fields in RECORD.iter_unpack(data)]

@@ -31,7 +31,8 @@ def refusal(data_dir: Path, *options: str, port: int = 0) -> str:
 
 
 def contents(directory: Path) -> dict[str, bytes]:
-    return {file.name: file.read_bytes() for file in directory.iterdir() if file.name != "pubsubd.lock"}
+    files = [file for file in directory.iterdir() if file.is_file() and file.name != "pubsubd.lock"]
+    return {file.name: file.read_bytes() for file in files}
 
 
 @pytest.fixture(scope="module")

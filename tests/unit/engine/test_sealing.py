@@ -135,3 +135,17 @@ async def test_nothing_is_repeated_while_nobody_calls() -> None:
         await asyncio.sleep(5 * HOUR_SECONDS)
 
         assert engine.engine.commits == commits
+
+
+@virtual
+async def test_what_is_only_looked_at_does_not_wait_for_the_repetition() -> None:
+    async with running() as engine:
+        await asyncio.sleep(HOUR_SECONDS)
+        engine.store.gate = asyncio.Event()
+
+        broker = await engine.engine.broker()
+        assert broker.must_commit(), "all resources are told again"
+        assert not broker.has_decided()
+        await engine.engine.settled()
+
+        engine.store.gate.set()

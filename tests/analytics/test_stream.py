@@ -162,7 +162,7 @@ def await_batches(process: subprocess.Popen[str], n: int) -> None:
         assert "batch" in process.stdout.readline(), "it ended"
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.timeout(900)
 def test_nothing_is_lost_or_doubled_by_three_kills(spark: Any, tmp_path: Path) -> None:
     journal, out, checkpoint = tmp_path / "journal", tmp_path / "out", tmp_path / "checkpoint"

@@ -142,7 +142,7 @@ def rows(folder: Path) -> list[str]:
     return sorted(repr(row) for row in table.to_pylist())
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_spark_submit_and_a_masters_address_give_the_output_of_embedded_spark(
     cluster: str, tmp_path: Path
 ) -> None:

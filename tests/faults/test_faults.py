@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import subprocess
 import sys
@@ -30,10 +31,20 @@ _IDS = sorted({case.id for case in _CASES.values()})
 _SEEDS_MAX = max(histories.seeds for histories in _HISTORIES.values())
 
 
-def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", *arguments], cwd=_ROOT, capture_output=True, text=True, timeout=_SECONDS_MAX
-    )
+def _run(*arguments: str, again: bool = True) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(
+            [sys.executable, "-m", *arguments],
+            cwd=_ROOT,
+            capture_output=True,
+            text=True,
+            timeout=_SECONDS_MAX,
+        )
+    except OSError as error:
+        # Seen twice in hundreds of starts out of threads, before the program began: the kernel's EFAULT.
+        if error.errno != errno.EFAULT or not again:
+            raise
+        return _run(*arguments, again=False)
 
 
 def _simulated(name: str, seeds: int) -> dict[str, Any]:

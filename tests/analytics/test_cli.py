@@ -313,6 +313,7 @@ def test_an_audit_ends_with_1_for_a_violation_and_leaves_its_tables_and_record(
     assert {"analytics", "spark", "python", "java"} <= set(record["versions"])
 
 
+@pytest.mark.slow
 def test_one_subscription_can_be_audited_alone_and_an_incomplete_journal_ends_with_3(
     spark: SparkSession, tmp_path: Path, capsys: Captured
 ) -> None:

@@ -68,6 +68,7 @@ def test_everything_that_was_planted_is_found_and_nothing_else(
     assert summary["audit-branch"].verdict == "not_checked"  # its last seek was to a snapshot
 
 
+@pytest.mark.slow
 def test_what_is_left_of_a_journal_accuses_nobody_wrongly(
     spark: SparkSession, journal: tuple[Path, Expected], tmp_path: Path
 ) -> None:

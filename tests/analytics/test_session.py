@@ -45,6 +45,7 @@ print(json.dumps(shown))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_an_embedded_session_has_our_settings_the_callers_win_and_java_is_silent(tmp_path: Path) -> None:
     if reason := why_not():

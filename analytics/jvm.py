@@ -257,7 +257,7 @@ def ahead_of_time_cache(home: Path) -> Path:
         str(home),
         release.read_text(encoding="utf-8", errors="replace") if release.is_file() else "",
         metadata.version("pyspark"),
-        str(Path(util.find_spec("pyspark").origin or "").parent),  # type: ignore[union-attr]
+        str(Path(util.find_spec("pyspark").origin or "").parent),  # type: ignore[union-attr]  # pyspark is imported
         sys.platform,
     ]
     key = hashlib.blake2b("\n".join(about).encode(), digest_size=8).hexdigest()

@@ -40,7 +40,7 @@ class Output:
         self._prepare(path)
 
     def _prepare(self, path: str) -> None:
-        from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+        from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # ships no types
 
         probe = f"{self.path}/_probe"
         try:

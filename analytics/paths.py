@@ -114,7 +114,7 @@ class Files:
 
     def tail(self, path: str, size: int, count: int) -> bytes:
         """The last `count` bytes of a file of `size`; OSError if they cannot be read."""
-        from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+        from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # ships no types
 
         try:
             stream = self.system(path).open(self.path(path))

@@ -89,8 +89,8 @@ class Progress:
                 looker.join(5)
                 if context is not None:
                     with suppress(Exception):  # the session may have died, which is told elsewhere
-                        context.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
-                        context.setLocalProperty("spark.job.description", None)  # type: ignore[arg-type]
+                        context.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]  # None unsets it
+                        context.setLocalProperty("spark.job.description", None)  # type: ignore[arg-type]  # None unsets it
                 took = f"{time.monotonic() - began:.1f} s"
                 if ended:
                     bars.update(task, completed=1.0, rows=_rows(rows or 0, rows), left=took)

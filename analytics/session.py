@@ -140,9 +140,9 @@ def _gateway(settings: SparkConf) -> Any:
     from pyspark.errors import PySparkRuntimeError
     from pyspark.java_gateway import launch_gateway
 
-    _log = tempfile.NamedTemporaryFile(prefix="pubsubd-spark-", suffix=".log")  # noqa: SIM115
+    _log = tempfile.NamedTemporaryFile(prefix="pubsubd-spark-", suffix=".log")  # noqa: SIM115  # lives as long as the JVM
     try:
-        return launch_gateway(settings, {"stdout": _log, "stderr": _log})  # type: ignore[no-untyped-call]
+        return launch_gateway(settings, {"stdout": _log, "stderr": _log})  # type: ignore[no-untyped-call]  # pyspark has no types here
     except PySparkRuntimeError as error:
         lines = [line for line in log_tail().splitlines() if line.strip()]
         raise UsageError(f"Java did not start: {lines[-1] if lines else error}.") from error

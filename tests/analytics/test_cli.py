@@ -243,7 +243,7 @@ def admin(answer: bytes | None, details: str = "") -> Iterator[tuple[str, list[b
 
 
 def test_the_messages_of_seal_are_those_of_the_admin_service() -> None:
-    admin_pb = pytest.importorskip("pubsubd.wire").admin_pb
+    admin_pb = pytest.importorskip("pubsubd.wire", reason="speaks to a server").admin_pb
     for backlog in (False, True):
         assert admin_pb.SealRequest.FromString(seal.encode(backlog)) == admin_pb.SealRequest(backlog=backlog)
     answer = admin_pb.SealResponse(last_seq=2**40 + 5, backlog="/j/backlog/backlog-ä.parquet")

@@ -354,7 +354,7 @@ def _tail(data_dir: Path, scratch: Path) -> list[dict[str, Any]]:
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """A server that is told to do a bit of everything, is killed in the middle, and once more at the end."""
-    grpc = pytest.importorskip("grpc")
+    grpc = pytest.importorskip("grpc", reason="speaks to a server")
     from pubsubd.wire import pb
     from tests.support.server import ServerProcess
     from tests.wire.calls import CHANNEL_OPTIONS, Client

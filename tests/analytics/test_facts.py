@@ -12,17 +12,17 @@ np = pytest.importorskip("numpy", reason="needs pubsubd[analytics]: no numpy")
 pytest.importorskip("pyspark", reason="needs pubsubd[analytics]: no pyspark")
 pa = pytest.importorskip("pyarrow", reason="needs pubsubd[analytics]: no pyarrow")
 
-from analytics import keys  # noqa: E402
-from analytics.dimensions import collect  # noqa: E402
-from analytics.facts import _bounds, arrow_schema, facts, partitions, replayer  # noqa: E402
-from analytics.journal import load_journal  # noqa: E402
-from analytics.keys import Shape  # noqa: E402
-from analytics.rules import Rules  # noqa: E402
-from analytics.run import Options  # noqa: E402
-from analytics.tables import SCHEMAS  # noqa: E402
-from tests.analytics import reference, scenarios  # noqa: E402
-from tests.analytics.generator.builder import Builder  # noqa: E402
-from tests.analytics.sequences import random_moves, world  # noqa: E402
+from analytics import keys
+from analytics.dimensions import collect
+from analytics.facts import _bounds, arrow_schema, facts, partitions, replayer
+from analytics.journal import load_journal
+from analytics.keys import Shape
+from analytics.rules import Rules
+from analytics.run import Options
+from analytics.tables import SCHEMAS
+from tests.analytics import reference, scenarios
+from tests.analytics.generator.builder import Builder
+from tests.analytics.sequences import random_moves, world
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

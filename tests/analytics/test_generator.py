@@ -13,13 +13,13 @@ import pytest
 pytest.importorskip("numpy", reason="needs pubsubd[analytics]")
 pq = pytest.importorskip("pyarrow.parquet", reason="needs pubsubd[analytics]")
 
-from analytics import layout  # noqa: E402
-from analytics.dimensions import OPEN, Dimensions  # noqa: E402
-from analytics.layout import Kind, Result  # noqa: E402
-from analytics.tables import CODES  # noqa: E402
-from tests.analytics import reference  # noqa: E402
-from tests.analytics.generator.builder import SECOND_US, Builder  # noqa: E402
-from tests.analytics.generator.journal import Expected, write  # noqa: E402
+from analytics import layout
+from analytics.dimensions import OPEN, Dimensions
+from analytics.layout import Kind, Result
+from analytics.tables import CODES
+from tests.analytics import reference
+from tests.analytics.generator.builder import SECOND_US, Builder
+from tests.analytics.generator.journal import Expected, write
 
 EVENTS = 30_000
 EACH = 2  # faults of every class

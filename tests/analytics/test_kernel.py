@@ -10,17 +10,17 @@ import pytest
 
 np = pytest.importorskip("numpy", reason="needs pubsubd[analytics]: no numpy")
 
-from hypothesis import HealthCheck, given, settings  # noqa: E402
-from hypothesis import strategies as st  # noqa: E402
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from analytics import keys, rules  # noqa: E402
-from analytics.dimensions import Dimensions  # noqa: E402
-from analytics.kernel import Replayed, replay  # noqa: E402
-from analytics.keys import Ints, Shape  # noqa: E402
-from analytics.layout import Kind, Result  # noqa: E402
-from analytics.rules import Rules  # noqa: E402
-from analytics.tables import CODES, SCHEMAS  # noqa: E402
-from tests.analytics.sequences import World, random_moves, world, worlds  # noqa: E402
+from analytics import keys, rules
+from analytics.dimensions import Dimensions
+from analytics.kernel import Replayed, replay
+from analytics.keys import Ints, Shape
+from analytics.layout import Kind, Result
+from analytics.rules import Rules
+from analytics.tables import CODES, SCHEMAS
+from tests.analytics.sequences import World, random_moves, world, worlds
 
 BOTH_SIDES_OF_EACH_LIMIT = [
     (keys.MESSAGE_ID_END - 5, 0, 0),  # of the largest message, subscription and epoch: none beyond

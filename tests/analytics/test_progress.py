@@ -77,7 +77,7 @@ def test_the_tasks_of_a_stage_are_those_of_its_jobs(spark: SparkSession) -> None
     context = spark.sparkContext
     context.setJobGroup("ours", "ours")
     spark.range(0, 100, 1, 4).selectExpr("sum(id)").collect()
-    context.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
+    context.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]  # None unsets it
     spark.range(0, 100, 1, 3).selectExpr("sum(id)").collect()
 
     done, total = tasks_of(spark, "ours")

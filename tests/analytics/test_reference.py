@@ -31,7 +31,7 @@ def by_reference(events: list[Row], dimensions: Dimensions, **options: int) -> l
 def by_kernel(
     events: list[Row], dimensions: Dimensions, *, tolerance_us: int = 0, first_message_id: int = 0
 ) -> list[Row]:
-    np = pytest.importorskip("numpy")
+    np = pytest.importorskip("numpy", reason="needs pubsubd[analytics]: no numpy")
     from analytics.kernel import replay
     from analytics.rules import Rules
 

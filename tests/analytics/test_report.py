@@ -1,7 +1,5 @@
 """The report's page as text: it needs no network, lets no name become code, and says what the tables say."""
 
-# ruff: noqa: E402
-
 from __future__ import annotations
 
 import base64
@@ -818,7 +816,7 @@ def test_a_run_leaves_its_report_in_a_folder(
     if not reachable:
         local = paths.local
         monkeypatch.setattr(paths, "local", lambda path: None if path == out.path else local(path))
-    report.run(Run(spark, None, None, out, progress=Progress()))  # type: ignore[arg-type]
+    report.run(Run(spark, None, None, out, progress=Progress()))  # type: ignore[arg-type]  # unused
     written = Page((tmp_path / "report.html").read_text(encoding="utf-8"))
     assert written.plots == expected
     assert "00c0ffee00c0ffee" in written.text

@@ -4,8 +4,6 @@ Headless Chromium with a profile of its own opens the page from the disk. Whatev
 counts as a failure.
 """
 
-# ruff: noqa: E402
-
 from __future__ import annotations
 
 import shutil

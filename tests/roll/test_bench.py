@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from click.testing import CliRunner
 
-pytest.importorskip("pyarrow")
-pytest.importorskip("numpy")
+pytest.importorskip("pyarrow", reason="needs pubsubd[analytics]: no pyarrow")
+pytest.importorskip("numpy", reason="needs pubsubd[analytics]: no numpy")
 
 from tests.roll.bench import main
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("pyarrow")
-pytest.importorskip("numpy")
+pytest.importorskip("pyarrow", reason="needs pubsubd[analytics]: no pyarrow")
+pytest.importorskip("numpy", reason="needs pubsubd[analytics]: no numpy")
 
 from pubsubd.roll.faults import Step
 from pubsubd.roll.roller import roll

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("pyarrow")
-pytest.importorskip("numpy")
+pytest.importorskip("pyarrow", reason="needs pubsubd[analytics]: no pyarrow")
+pytest.importorskip("numpy", reason="needs pubsubd[analytics]: no numpy")
 
 from tests.crash.syscalls import why_no_tracing
 from tests.roll.rolling import ROLL_SECONDS_MAX, command, segment_files

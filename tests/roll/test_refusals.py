@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("pyarrow")
-pytest.importorskip("numpy")
+pytest.importorskip("pyarrow", reason="needs pubsubd[analytics]: no pyarrow")
+pytest.importorskip("numpy", reason="needs pubsubd[analytics]: no numpy")
 
 from filelock import FileLock
 

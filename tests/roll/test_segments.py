@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-pytest.importorskip("pyarrow")
-pytest.importorskip("numpy")
+pytest.importorskip("pyarrow", reason="needs pubsubd[analytics]: no pyarrow")
+pytest.importorskip("numpy", reason="needs pubsubd[analytics]: no numpy")
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -294,7 +294,7 @@ def test_of_a_file_of_another_program_nothing_is_said(tmp_path: Path) -> None:
 
 async def test_readers_of_the_journal_describe_the_same_files(writing: Writing, journal: Path) -> None:
     """The server and its readers have a description each, so that neither needs the other."""
-    layout = pytest.importorskip("analytics.layout")
+    layout = pytest.importorskip("analytics.layout", reason="a server without the analytics")
     await writing.commit(*at(0, HOUR_US, kind=Kind.PUBLISH), details=[(0, {})])
     report = roll(writing.directory, journal, backlog=True)
 

@@ -6,10 +6,10 @@ created later under its name, because incarnations (`sub_id`) are never used twi
 delivery time make the id of a generation that a crash undid differ from any later one. The attempt, time and
 client ride along so that a journal record about an ended lease is complete without remembering the lease.
 
-There are two forms. The short one, 40 characters, has room for what servers usually count to; the long one,
+There are two forms. The short one, 36 characters, has room for what servers usually count to; the long one,
 60, for everything. Short matters: with `PUBSUB_EMULATOR_HOST` Python's client has gRPC's default limit of 8
 KiB for the trailers in which failed ids come back, and what is beyond it leaves their futures unresolved for
-ever. A hundred failures, the size of its ack batches, fit at 40 characters and do not at 60.
+ever. A hundred failures, the size of its ack batches, fit at 36 characters and do not at 40.
 
 Source: pubsub.proto, ReceivedMessage.ack_id (opaque to clients).
 """
@@ -25,19 +25,19 @@ from typing import NamedTuple
 
 from pubsubd.model import limits
 
-_TAG_BYTES = 8
-
 _LONG_VERSION = 1
 _LONG = struct.Struct("<BiiiqqiI")
-_SHORT_VERSION = 2
+_LONG_TAG_BYTES = 8
+_SHORT_VERSION = 3
 # version, generation, client, boot, time << 8 | attempt, message << 24 | subscription
 _SHORT = struct.Struct("<BBHHQQ")
+_SHORT_TAG_BYTES = 5  # one guess in 10^12 passes; and what it names has to be leased as well
 LONG_BYTES = 60
-SHORT_BYTES = 40
+SHORT_BYTES = 36
 assert max(SHORT_BYTES, LONG_BYTES) <= limits.ACK_ID_BYTES_MAX
 # Multiples of three, so that no id needs padding and a batch can be encoded in one call.
-assert (_LONG.size + _TAG_BYTES) * 4 == LONG_BYTES * 3
-assert (_SHORT.size + _TAG_BYTES) * 4 == SHORT_BYTES * 3
+assert (_LONG.size + _LONG_TAG_BYTES) * 4 == LONG_BYTES * 3
+assert (_SHORT.size + _SHORT_TAG_BYTES) * 4 == SHORT_BYTES * 3
 
 _TO_URL = bytes.maketrans(b"+/", b"-_")
 _FROM_URL = bytes.maketrans(b"-_+/", b"+/\x00\x00")
@@ -62,7 +62,7 @@ class AckIds:
     """Makes and reads the ack ids of one server; `secret` (16 to 64 bytes) lives as long as its database."""
 
     def __init__(self, secret: bytes) -> None:
-        self._keyed = blake2b(key=secret, digest_size=_TAG_BYTES)
+        self._keyed = blake2b(key=secret, digest_size=_LONG_TAG_BYTES)
 
     def make(self, tokens: Iterable[Fields]) -> list[str]:
         """The ids of `tokens`, in order. The id of a token does not depend on the others."""
@@ -75,6 +75,7 @@ class AckIds:
                 packed = _LONG.pack(
                     _LONG_VERSION, sub_id, generation, attempt, message_id, delivered_us, client_id, boot
                 )
+                tag_bytes = _LONG_TAG_BYTES
                 end += LONG_BYTES
             else:
                 packed = _SHORT.pack(
@@ -85,11 +86,12 @@ class AckIds:
                     delivered_us << 8 | attempt,
                     message_id << 24 | sub_id,
                 )
+                tag_bytes = _SHORT_TAG_BYTES
                 end += SHORT_BYTES
             tag = keyed.copy()
             tag.update(packed)
             parts.append(packed)
-            parts.append(tag.digest())
+            parts.append(tag.digest()[:tag_bytes])
             ends.append(end)
         text = b2a_base64(b"".join(parts), newline=False).translate(_TO_URL).decode("ascii")
         return [text[begin:end] for begin, end in zip([0, *ends], ends, strict=False)]
@@ -102,11 +104,12 @@ class AckIds:
             raw = a2b_base64(ack_id.encode("ascii").translate(_FROM_URL), strict_mode=True)
         except (UnicodeEncodeError, Base64Error):
             return None
-        packed, tag = raw[:-_TAG_BYTES], raw[-_TAG_BYTES:]
+        tag_bytes = _SHORT_TAG_BYTES if len(ack_id) == SHORT_BYTES else _LONG_TAG_BYTES
+        packed, tag = raw[:-tag_bytes], raw[-tag_bytes:]
         keyed = self._keyed.copy()
         keyed.update(packed)
         # The tag decides between "refused" and "refused": its timing tells a caller nothing worth hiding.
-        if keyed.digest() != tag:
+        if keyed.digest()[:tag_bytes] != tag:
             return None
         return _unpack(packed)
 

@@ -179,9 +179,7 @@ class Client:
         seconds, message_ids = await self.send(plan, count, in_flight)
         return Published(seconds, set(message_ids))
 
-    async def send(
-        self, requests: Iterable[bytes], count: int, in_flight: int
-    ) -> tuple[float, list[str]]:
+    async def send(self, requests: Iterable[bytes], count: int, in_flight: int) -> tuple[float, list[str]]:
         """Publish requests of `count` messages in all; returns the seconds and the ids, in their order."""
         plan = enumerate(requests)
         responses: dict[int, bytes] = {}

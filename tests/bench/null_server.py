@@ -24,7 +24,7 @@ from pubsubd.wire import pb
 
 RESPONSE_BYTES = 1_000_000
 # As long as our ack ids are, so that responses and acknowledgements have a real one's size.
-ACK_ID_LENGTH = 40
+ACK_ID_LENGTH = 36
 MESSAGE_BYTES_MAX = 64 * 1024 * 1024
 
 EMPTY = b""

@@ -6,6 +6,8 @@ that it does not name; the form of each refusal is looked at here in the same wa
 
 import asyncio
 
+import grpc
+import pytest
 from grpc import StatusCode
 
 from pubsubd.wire import admin_pb, pb
@@ -13,6 +15,7 @@ from tests.wire.calls import (
     ACK_REQUEST_BYTES_MAX,
     PERMANENT,
     TRANSIENT,
+    Client,
     permanent,
     refused_with_trailer,
     request_refused,
@@ -88,6 +91,25 @@ async def test_policy_confirm_lists_the_good_ids_of_a_modack_too(world: World):
             with permanent(a) as refusal:
                 await call
             assert refusal.results == {a.ack_id: PERMANENT, b.ack_id: TRANSIENT}
+
+
+@case
+async def test_a_hundred_failures_fit_into_what_a_channel_of_grpc_accepts_by_default(world: World):
+    """Python's client acks a hundred at a time; what does not fit leaves their futures unresolved for ever.
+
+    gRPC counts all trailers, each with 32 bytes more; from 8 KiB on it refuses the more the larger they are.
+    """
+    sub = await world.subscription()
+    leased = await sub.lease(100)
+    await sub.nack(*leased)
+    limit = [("grpc.max_metadata_size", 8192), ("grpc.absolute_max_metadata_size", 8192)]
+
+    async with grpc.aio.insecure_channel(world.server.address, options=limit) as channel:
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            ack_ids = [one.ack_id for one in leased]
+            await Client(channel).Acknowledge(subscription=sub.name, ack_ids=ack_ids)
+
+    assert refused.value.code() is StatusCode.INVALID_ARGUMENT, refused.value.details()
 
 
 @case

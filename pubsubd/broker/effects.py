@@ -39,6 +39,14 @@ class SnapshotRow(NamedTuple):
     state: bytes
 
 
+class DocumentRow(NamedTuple):
+    """What is kept under a name beside messages: a schema with its revisions, the policy of a resource."""
+
+    kind: str
+    name: str
+    data: bytes
+
+
 class Delivery(NamedTuple):
     """Leases granted to one consumer. It may be sent once they are committed."""
 
@@ -74,6 +82,7 @@ class Effects:
         self.topics: dict[int, TopicRow | None] = {}  # None: gone
         self.subscriptions: dict[int, SubscriptionRow | None] = {}
         self.snapshots: dict[int, SnapshotRow | None] = {}
+        self.documents: dict[tuple[str, str], bytes | None] = {}  # by kind and name; None: gone
         self.trims: dict[int, Trim] = {}  # by topic_id
         self.events: list[EventTuple] = []
         self.details: list[tuple[int, Mapping[str, Any]]] = []  # (index of its event, what it says)
@@ -96,6 +105,7 @@ class Effects:
             or self.topics
             or self.subscriptions
             or self.snapshots
+            or self.documents
             or len(self.events) > len(self.facts) + self.repeated
             or self.trims
         )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from pubsubd.broker import oplog
-from pubsubd.broker.effects import SnapshotRow, SubscriptionRow, TopicRow
+from pubsubd.broker.effects import DocumentRow, SnapshotRow, SubscriptionRow, TopicRow
 from pubsubd.broker.waiting import Waiting
 from pubsubd.eod.endings import EndingRow
 from pubsubd.model import limits
@@ -19,6 +19,7 @@ class Saved(NamedTuple):
     topics: Sequence[TopicRow]
     subscriptions: Sequence[SubscriptionRow]
     snapshots: Sequence[SnapshotRow]
+    documents: Sequence[DocumentRow]
     endings: Iterable[EndingRow]
     blobs: Iterable[bytes]  # the operation log, oldest first
 

@@ -23,7 +23,7 @@ from typing import NamedTuple, Protocol
 
 from pubsubd.broker.broker import Broker
 from pubsubd.broker.consumer import Consumer
-from pubsubd.broker.effects import Delivery, Effects, SnapshotRow, SubscriptionRow, TopicRow
+from pubsubd.broker.effects import Delivery, DocumentRow, Effects, SnapshotRow, SubscriptionRow, TopicRow
 from pubsubd.broker.entry import Chunk, Entry, chunks, unpack_chunk
 from pubsubd.broker.oplog import blob
 from pubsubd.broker.questions import (
@@ -447,6 +447,8 @@ class Engine:
             subscriptions_gone=[sub_id for sub_id, row in effects.subscriptions.items() if row is None],
             snapshots=[row for row in effects.snapshots.values() if row is not None],
             snapshots_gone=[snapshot_id for snapshot_id, row in effects.snapshots.items() if row is None],
+            documents=[(*which, data) for which, data in effects.documents.items() if data is not None],
+            documents_gone=[which for which, data in effects.documents.items() if data is None],
             endings=effects.endings,
             endings_kept_from_us=now_us - limits.ENDING_KEPT_US,
             journal=append.row if append else None,
@@ -517,6 +519,7 @@ class Engine:
             ],
             [SubscriptionRow(*row) for row in loaded.subscriptions],
             [SnapshotRow(*row) for row in loaded.snapshots],
+            [DocumentRow(*row) for row in loaded.documents],
             [EndingRow(*row) for row in loaded.endings],
             loaded.oplog,
         )

@@ -150,6 +150,7 @@ class Database:
             [TopicRow(*row) for row in self._execute(topics)],
             [SubscriptionRow(*row) for row in self._execute(subscriptions)],
             [SnapshotRow(*row) for row in self._execute(snapshots)],
+            (),  # documents say nothing of what is owed
             [EndingRow(*row) for row in self._execute(endings)],
             [data for (data,) in self._execute("SELECT data FROM oplog ORDER BY commit_id")],
         )

@@ -26,6 +26,8 @@ def migrate(connection: sqlite3.Connection, version: int) -> None:
     """
     if version < 2:
         _add_times_and_snapshots(connection)
+    if version < 3:
+        _add_documents(connection)
 
 
 def _add_times_and_snapshots(connection: sqlite3.Connection) -> None:
@@ -44,6 +46,13 @@ def _add_times_and_snapshots(connection: sqlite3.Connection) -> None:
     connection.execute(
         "CREATE TABLE snapshot (snapshot_id INTEGER PRIMARY KEY, topic_id INTEGER NOT NULL,"
         " name TEXT NOT NULL, resource BLOB NOT NULL, state BLOB NOT NULL)"
+    )
+
+
+def _add_documents(connection: sqlite3.Connection) -> None:
+    connection.execute(
+        "CREATE TABLE document (kind TEXT NOT NULL, name TEXT NOT NULL, data BLOB NOT NULL,"
+        " PRIMARY KEY (kind, name)) WITHOUT ROWID"
     )
 
 

@@ -1,4 +1,4 @@
--- Layout version 2. A change of it raises SCHEMA_VERSION, and migration.py brings older files to it.
+-- Layout version 3. A change of it raises SCHEMA_VERSION, and migration.py brings older files to it.
 
 -- One row: what this database is and how it was last left.
 CREATE TABLE server (
@@ -29,6 +29,14 @@ CREATE TABLE snapshot (
     resource    BLOB NOT NULL,  -- google.pubsub.v1.Snapshot
     state       BLOB NOT NULL   -- which messages were unacked
 );
+
+-- What is kept under a name beside messages; see DocumentRow in broker/effects.py.
+CREATE TABLE document (
+    kind TEXT NOT NULL,
+    name TEXT NOT NULL,
+    data BLOB NOT NULL,
+    PRIMARY KEY (kind, name)
+) WITHOUT ROWID;
 
 -- The messages of one topic and commit, in order. A row per message would cost ten times as much.
 -- Within a topic last_us never decreases, so that rows can be found by time without an index of it. It stands

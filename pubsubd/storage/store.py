@@ -27,7 +27,7 @@ from pubsubd.storage.faults import Fault, Faults
 from pubsubd.storage.migration import DamagedChunk, migrate
 
 APPLICATION_ID = 0x50756253  # "PubS"
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 FILE_NAME = "pubsubd.sqlite3"
 
 _PAGE_BYTES = 8192
@@ -69,6 +69,8 @@ class Commit:
     subscriptions_gone: Sequence[int] = ()
     snapshots: Sequence[tuple[int, int, str, bytes, bytes]] = ()
     snapshots_gone: Sequence[int] = ()
+    documents: Sequence[tuple[str, str, bytes]] = ()
+    documents_gone: Sequence[tuple[str, str]] = ()
     endings: Sequence[tuple[int, int, int, int, int]] = ()
     endings_kept_from_us: int = 0
     journal: tuple[int, int, int, bytes] | None = None
@@ -83,6 +85,7 @@ class Commit:
         """About how much it adds to the write-ahead log: what it carries, and the pages that rows share."""
         carried = len(self.oplog) + sum(len(data) for *_, data in self.chunks)
         carried += sum(len(state) for *_, state in self.snapshots)
+        carried += sum(len(data) for *_, data in self.documents)
         return carried + (len(self.journal[3]) if self.journal else 0) + 4 * _PAGE_BYTES
 
 
@@ -92,6 +95,7 @@ class Loaded(NamedTuple):
     topics: list[tuple[int, str, int, bytes]]
     subscriptions: list[tuple[int, int, str, int, bytes]]
     snapshots: list[tuple[int, int, str, bytes, bytes]]
+    documents: list[tuple[str, str, bytes]]
     endings: list[tuple[int, int, int, int, int]]
     oplog: list[bytes]
     journal_rows: list[tuple[int, int, int]]  # (first_seq, n, bytes)
@@ -377,6 +381,7 @@ def _load(connection: sqlite3.Connection) -> Loaded:
             connection.execute(
                 "SELECT snapshot_id, topic_id, name, resource, state FROM snapshot ORDER BY 1"
             ).fetchall(),
+            connection.execute("SELECT kind, name, data FROM document ORDER BY 1, 2").fetchall(),
             connection.execute(
                 "SELECT sub_id, message_id, generation, ending, at_us FROM ending ORDER BY ending_id"
             ).fetchall(),
@@ -453,6 +458,10 @@ def _write(connection: sqlite3.Connection, commit: Commit) -> None:
         executemany("INSERT OR REPLACE INTO snapshot VALUES (?, ?, ?, ?, ?)", commit.snapshots)
     if commit.snapshots_gone:
         executemany("DELETE FROM snapshot WHERE snapshot_id = ?", [(gone,) for gone in commit.snapshots_gone])
+    if commit.documents:
+        executemany("INSERT OR REPLACE INTO document VALUES (?, ?, ?)", commit.documents)
+    if commit.documents_gone:
+        executemany("DELETE FROM document WHERE kind = ? AND name = ?", commit.documents_gone)
     if commit.clean:
         execute("UPDATE server SET clean = 1")
 

@@ -11,7 +11,7 @@ from contextlib import closing
 from pathlib import Path
 
 from pubsubd.broker.broker import Broker
-from pubsubd.broker.effects import SnapshotRow, SubscriptionRow, TopicRow
+from pubsubd.broker.effects import DocumentRow, SnapshotRow, SubscriptionRow, TopicRow
 from pubsubd.broker.entry import Entry, unpack_chunk
 from pubsubd.broker.saved import Saved
 from pubsubd.broker.subscription import Subscription
@@ -49,6 +49,7 @@ async def _read(directory: Path) -> Stored:
         [TopicRow(topic_id, name, bool(deleted), data) for topic_id, name, deleted, data in loaded.topics],
         [SubscriptionRow(*row) for row in loaded.subscriptions],
         [SnapshotRow(*row) for row in loaded.snapshots],
+        [DocumentRow(*row) for row in loaded.documents],
         [EndingRow(*row) for row in loaded.endings],
         loaded.oplog,
     )

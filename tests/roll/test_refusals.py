@@ -19,7 +19,7 @@ from filelock import FileLock
 
 from pubsubd.roll import folder
 from pubsubd.roll.roller import roll
-from pubsubd.storage.store import FILE_NAME
+from pubsubd.storage.store import FILE_NAME, SCHEMA_VERSION
 from tests.roll.rolling import command, files, roll_process, rows, segment_files, seqs
 from tests.roll.writing import HOUR_13, HOUR_US, Writing, at
 
@@ -104,7 +104,9 @@ def test_what_is_no_database_is_said_to_be_unreadable(tmp_path: Path, journal: P
     assert "cannot be read: file is not a database" in refusal(tmp_path, journal)
 
 
-@pytest.mark.parametrize(("layout", "age"), [(1, "an older"), (3, "a newer")])
+@pytest.mark.parametrize(
+    ("layout", "age"), [(SCHEMA_VERSION - 1, "an older"), (SCHEMA_VERSION + 1, "a newer")]
+)
 async def test_another_layout_is_refused(writing: Writing, journal: Path, layout: int, age: str) -> None:
     change(writing.directory, f"PRAGMA user_version = {layout}")
 

@@ -63,6 +63,7 @@ class SimDisk:
         self.topics: dict[int, tuple[int, str, int, bytes]] = {}
         self.subscriptions: dict[int, tuple[int, int, str, int, bytes]] = {}
         self.snapshots: dict[int, tuple[int, int, str, bytes, bytes]] = {}
+        self.documents: dict[tuple[str, str], bytes] = {}
         self.endings: list[tuple[int, int, int, int, int]] = []
         self.oplog: list[bytes] = []
         # topic_id: last_id: (last_us, data); rows of a topic are appended, so they are in order.
@@ -110,6 +111,9 @@ class SimDisk:
             self.snapshots[snapshot[0]] = snapshot
         for gone in commit.snapshots_gone:
             self.snapshots.pop(gone, None)
+        self.documents.update({(kind, name): data for kind, name, data in commit.documents})
+        for which in commit.documents_gone:
+            self.documents.pop(which, None)
         if commit.clean:
             self.clean = True
         return self._trim(trims)
@@ -154,6 +158,7 @@ class SimDisk:
             [self.topics[key] for key in sorted(self.topics)],
             [self.subscriptions[key] for key in sorted(self.subscriptions)],
             [self.snapshots[key] for key in sorted(self.snapshots)],
+            [(*which, data) for which, data in sorted(self.documents.items())],
             list(self.endings),
             list(self.oplog),
             [

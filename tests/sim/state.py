@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pubsubd.broker.broker import Broker
-from pubsubd.broker.effects import SnapshotRow, SubscriptionRow, TopicRow
+from pubsubd.broker.effects import DocumentRow, SnapshotRow, SubscriptionRow, TopicRow
 from pubsubd.broker.entry import Entry, unpack_chunk
 from pubsubd.broker.saved import Saved
 from pubsubd.broker.snapshot import Snapshot
@@ -27,6 +27,7 @@ def restored(disk: SimDisk) -> Broker:
         [TopicRow(topic_id, name, bool(deleted), data) for topic_id, name, deleted, data in loaded.topics],
         [SubscriptionRow(*row) for row in loaded.subscriptions],
         [SnapshotRow(*row) for row in loaded.snapshots],
+        [DocumentRow(*row) for row in loaded.documents],
         [EndingRow(*row) for row in loaded.endings],
         loaded.oplog,
     )

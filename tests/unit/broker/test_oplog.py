@@ -179,7 +179,7 @@ def test_a_state_that_version_1_wrote_is_restored() -> None:
     (leased,) = [body for _, body, record in VERSION_1 if body[-8:] == struct.pack("<2i", 100, 200)]
     body = struct.pack("<iIq2i", 1, 1, 7, 2, 3)
     blobs = [of_version_1(7, struct.pack("<iqq", 1, 9, 77)), of_version_1(6, body), of_version_1(2, leased)]
-    replay = Replay(Saved([], [SubscriptionRow(1, 1, "s", 0, b"")], [], [], blobs))
+    replay = Replay(Saved([], [SubscriptionRow(1, 1, "s", 0, b"")], [], [], [], blobs))
 
     saved = replay.subscriptions[1]
     assert (saved.cursor, sorted(saved.leased), sorted(saved.waiting)) == (9, [8, 9], [7])

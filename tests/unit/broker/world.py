@@ -12,7 +12,7 @@ from typing import Any
 
 from pubsubd.broker.broker import Broker, Caller
 from pubsubd.broker.consumer import Consumer
-from pubsubd.broker.effects import Delivery, Effects, SnapshotRow, SubscriptionRow, TopicRow
+from pubsubd.broker.effects import Delivery, DocumentRow, Effects, SnapshotRow, SubscriptionRow, TopicRow
 from pubsubd.broker.entry import Chunk, Entry, chunks, unpack_chunk
 from pubsubd.broker.oplog import blob
 from pubsubd.broker.questions import Found, Question, Read, ReadMessages, ReadRange, ReadTimes, Sift
@@ -80,6 +80,7 @@ def restored(store: FakeStore, journal: bool = True) -> Broker:
         [TopicRow(topic_id, name, bool(deleted), data) for topic_id, name, deleted, data in loaded.topics],
         [SubscriptionRow(*row) for row in loaded.subscriptions],
         [SnapshotRow(*row) for row in loaded.snapshots],
+        [DocumentRow(*row) for row in loaded.documents],
         [EndingRow(*row) for row in loaded.endings],
         loaded.oplog,
     )
@@ -233,6 +234,8 @@ class World:
             subscriptions_gone=[sub_id for sub_id, row in effects.subscriptions.items() if row is None],
             snapshots=[row for row in effects.snapshots.values() if row is not None],
             snapshots_gone=[snapshot_id for snapshot_id, row in effects.snapshots.items() if row is None],
+            documents=[(*which, data) for which, data in effects.documents.items() if data is not None],
+            documents_gone=[which for which, data in effects.documents.items() if data is None],
             endings=effects.endings,
             endings_kept_from_us=self.now_us - limits.ENDING_KEPT_US,
             journal=append.row if append else None,

@@ -26,6 +26,7 @@ class FakeStore:
         self.topics: dict[int, tuple[int, str, int, bytes]] = {}
         self.subscriptions: dict[int, tuple[int, int, str, int, bytes]] = {}
         self.snapshots: dict[int, tuple[int, int, str, bytes, bytes]] = {}
+        self.documents: dict[tuple[str, str], bytes] = {}
         self.endings: list[tuple[int, int, int, int, int]] = []
         self.oplog: list[bytes] = []
         self.chunks: dict[int, dict[int, bytes]] = {}
@@ -51,8 +52,8 @@ class FakeStore:
         after.boot = self.boot + 1
         after.was_clean = self._clean
         for name in (
-            *("topics", "subscriptions", "snapshots", "endings", "oplog", "chunks", "last_us"),
-            *("journal", "journal_details"),
+            *("topics", "subscriptions", "snapshots", "documents", "endings", "oplog", "chunks"),
+            *("last_us", "journal", "journal_details"),
         ):
             setattr(after, name, getattr(self, name))
         after._trims = dict.fromkeys(self.chunks.keys() - self.topics.keys(), (1 << 62, 1 << 62))
@@ -96,6 +97,9 @@ class FakeStore:
             self.snapshots[snapshot[0]] = tuple(snapshot)
         for gone in commit.snapshots_gone:
             self.snapshots.pop(gone, None)
+        self.documents.update({(kind, name): data for kind, name, data in commit.documents})
+        for which in commit.documents_gone:
+            self.documents.pop(which, None)
         if commit.clean:
             self._clean = True
         self._trims.update(commit.trims)
@@ -123,6 +127,7 @@ class FakeStore:
             [self.topics[key] for key in sorted(self.topics)],
             [self.subscriptions[key] for key in sorted(self.subscriptions)],
             [self.snapshots[key] for key in sorted(self.snapshots)],
+            [(*which, data) for which, data in sorted(self.documents.items())],
             list(self.endings),
             list(self.oplog),
             [(first_seq, n, len(data)) for first_seq, n, _, data in self.journal],

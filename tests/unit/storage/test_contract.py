@@ -37,7 +37,7 @@ async def stored(store: Any_Store, topic_id: int = TOPIC) -> list[list[int]]:
 
 
 async def test_an_empty_store_has_nothing(store: Any_Store) -> None:
-    assert await store.load() == Loaded([], [], [], [], [], [])
+    assert await store.load() == Loaded([], [], [], [], [], [], [])
     assert await stored(store) == []
     assert not store.has_rows_to_trim
     assert (store.boot, store.was_clean) == (1, True)
@@ -54,6 +54,7 @@ async def test_what_was_committed_is_loaded(store: Any_Store) -> None:
                 (9, 1, "projects/p/snapshots/b", b"b", b"state"),
                 (8, 2, "projects/p/snapshots/a", b"a", b""),
             ],
+            documents=[("policy", "b", b"1"), ("kind", "c", b"2"), ("policy", "a", b"3")],
             endings=[(7, 3, 1, 1, 1000), (7, 2, 2, 2, 1000)],
             journal=(1, 2, 1, b"x" * 98 * 2),
             journal_details=[(1, '{"a":1}')],
@@ -68,6 +69,7 @@ async def test_what_was_committed_is_loaded(store: Any_Store) -> None:
         (8, 2, "projects/p/snapshots/a", b"a", b""),
         (9, 1, "projects/p/snapshots/b", b"b", b"state"),
     ]
+    assert loaded.documents == [("kind", "c", b"2"), ("policy", "a", b"3"), ("policy", "b", b"1")]
     assert loaded.endings == [(7, 3, 1, 1, 1000), (7, 2, 2, 2, 1000)], "oldest first"
     assert loaded.oplog == [b"one", b"two"]
     assert [(first_seq, n) for first_seq, n, _ in loaded.journal_rows] == [(1, 2), (3, 1)]
@@ -100,6 +102,17 @@ async def test_a_row_is_replaced_by_its_number_and_goes_by_it(store: Any_Store) 
     assert loaded.topics == [topic(1, deleted=True)]
     assert loaded.subscriptions == [(8, 1, "s", 4, b"c")]
     assert loaded.snapshots == [(5, 1, "b", b"c", b"2")]
+
+
+async def test_a_document_is_replaced_by_kind_and_name_and_goes_by_them(store: Any_Store) -> None:
+    await store.commit(
+        Commit(oplog=b"", documents=[("k", "a", b"1"), ("k", "b", b"2"), ("other", "a", b"3")])
+    )
+    await store.commit(
+        Commit(oplog=b"", documents=[("k", "a", b"4")], documents_gone=[("k", "b"), ("k", "never")])
+    )
+
+    assert (await store.load()).documents == [("k", "a", b"4"), ("other", "a", b"3")]
 
 
 async def test_two_topics_may_have_one_name(store: Any_Store) -> None:

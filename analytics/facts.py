@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from analytics import keys
+from analytics.arrow import Mapped, arrow_schema
 from analytics.dimensions import OPEN, Dimensions, with_epoch
 from analytics.kernel import JUDGED, NULLABLE, REPLAYED, Replayed, replay
 from analytics.keys import Ints, Shape
@@ -31,16 +32,8 @@ if TYPE_CHECKING:
 EVENTS_PER_PARTITION = 1_000_000  # about 0.15 GB in a worker
 _ROWS_PER_BATCH = 50_000  # of what goes back to Spark
 
-_ARROW_TYPES = {
-    "int": "int32",
-    "bigint": "int64",
-    "boolean": "bool",
-    "array<tinyint>": "list<int8>",
-    "array<bigint>": "list<int64>",
-}
 
-
-def facts(journal: Journal, dimensions: Dimensions, options: Options) -> DataFrame:
+def facts(journal: Journal, dimensions: Dimensions, options: Options) -> Mapped:
     """The table `facts` of a range of the journal."""
     message_id_max, sub_id_max, first_message_id = _bounds(journal)
     epoch_max = max((len(epochs) - 1 for epochs in dimensions.epochs.values()), default=0)
@@ -49,7 +42,7 @@ def facts(journal: Journal, dimensions: Dimensions, options: Options) -> DataFra
     packed = keys.pack(with_epoch(replayed(journal.events), dimensions), shape)
     count = partitions(journal.count, packed.sparkSession.sparkContext.defaultParallelism)
     spread = packed.repartition(count, *keys.message_columns(shape))
-    return spread.mapInArrow(replayer(rules, shape), SCHEMAS["facts"])
+    return Mapped(spread, replayer(rules, shape), SCHEMAS["facts"])
 
 
 def partitions(events: int, cores: int) -> int:
@@ -107,7 +100,7 @@ def _columns(batches: Iterable[pa.RecordBatch], shape: Shape) -> dict[str, Ints]
 
 
 def _batches(found: Replayed) -> Iterator[pa.RecordBatch]:
-    schema = arrow_schema()
+    schema = arrow_schema(SCHEMAS["facts"])
     for start in range(0, len(found), _ROWS_PER_BATCH):
         yield _batch(found, slice(start, min(start + _ROWS_PER_BATCH, len(found))), schema)
 
@@ -129,17 +122,3 @@ def _batch(found: Replayed, rows: slice, schema: pa.Schema) -> pa.RecordBatch:
             mask = column == 0 if field.name in NULLABLE else None
             arrays.append(pa.array(column, field.type, mask=mask))
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-def arrow_schema() -> pa.Schema:
-    """The table `facts` as Arrow names its types."""
-    import pyarrow as pa
-
-    fields = []
-    for column in SCHEMAS["facts"].split(", "):
-        name, kind = column.split(" ")
-        arrow = _ARROW_TYPES[kind]
-        is_list = arrow.startswith("list<")
-        of = pa.type_for_alias(arrow.removeprefix("list<").removesuffix(">"))
-        fields.append(pa.field(name, pa.list_(of) if is_list else of))
-    return pa.schema(fields)

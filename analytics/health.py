@@ -648,7 +648,7 @@ def run(run: Run) -> None:
             out.write("fairness", fairness(by_client))
         with run.progress.stage("health per minute", rows=journal.count):
             published = scratch.settle(owed.counts(events))
-            untouched = owed.untouched(events, published, facts, dimensions, scratch.settle)
+            untouched = scratch.settle(owed.untouched(events, published, facts, dimensions, scratch.settle))
             open_at = backlog(facts, untouched, dimensions, journal.first_us, journal.last_us)
             counted = minutes(by_client)
             out.write("health_minute", health_minute(counted, open_at, dimensions, journal.last_us))

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from analytics import tables
+from analytics.arrow import Mapped
 from analytics.errors import UsageError
 from analytics.paths import Files, local, locate
 
@@ -67,11 +68,14 @@ class Output:
             reader = reader.schema(tables.SCHEMAS[name])
         return reader.parquet(self.table(name))
 
-    def write(self, name: str, frame: DataFrame) -> None:
+    def write(self, name: str, frame: DataFrame | Mapped) -> None:
         """Write a table, in place of one of that name; the columns have to be those of `tables.SCHEMAS`."""
         _check_columns(name, frame)
         temporary = f"{self.path}/_{name}.tmp"
-        frame.write.mode("overwrite").parquet(temporary)
+        if isinstance(frame, Mapped):
+            frame.write(temporary)
+        else:
+            frame.write.mode("overwrite").parquet(temporary)
         self._swap(temporary, self.table(name))
         if "csv" in self.formats and name not in WITHOUT_CSV:
             self._write_csv(name)
@@ -144,12 +148,15 @@ class Output:
         return record
 
 
-def _check_columns(name: str, frame: DataFrame) -> None:
+def _check_columns(name: str, frame: DataFrame | Mapped) -> None:
     from pyspark.sql.types import StructType
 
     if name not in tables.SCHEMAS:
         return
     schema: Any = StructType.fromDDL(tables.SCHEMAS[name])
+    if isinstance(frame, Mapped):
+        assert frame.schema == tables.SCHEMAS[name]
+        return
     wanted = [(f.name, f.dataType.simpleString()) for f in schema.fields]
     found = [(f.name, f.dataType.simpleString()) for f in frame.schema.fields]
     assert found == wanted, f"table {name}: {sorted(set(found) ^ set(wanted))}, or another order"

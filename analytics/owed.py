@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from analytics.arrow import Mapped
 from analytics.dimensions import OPEN, Dimensions, Epoch
 from analytics.layout import Kind, Result
 from analytics.minutes import WAS_FILTERED, History, differing, histories, minute_of
@@ -289,7 +290,7 @@ def leased_at_seeks(events: DataFrame, dimensions: Dimensions, sub_ids: Collecti
 
 def untouched(
     events: DataFrame, counts: DataFrame, facts: DataFrame, dimensions: Dimensions, settle: Settle
-) -> DataFrame:
+) -> DataFrame | Mapped:
     """Rows of `UNTOUCHED`. `counts` is that of the same events, `facts` the table of that name."""
     from pyspark.sql import functions as F
 
@@ -339,7 +340,7 @@ def untouched(
         rows = rows.unionByName(leased)
     rows = rows.fillna(0, subset=["seq", "pub_us", "okey"])
     work = partial(_walk, histories=histories(dimensions))
-    return rows.repartition("sub_id", "message_id").mapInArrow(work, UNTOUCHED)
+    return Mapped(rows.repartition("sub_id", "message_id"), work, UNTOUCHED)
 
 
 def _walk(batches: Iterator[Any], histories: dict[int, History]) -> Iterator[Any]:

@@ -11,13 +11,14 @@ import itertools
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from analytics.arrow import Mapped
 from analytics.paths import Files
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 #: The same rows, and quick to start from.
-Settle = Callable[["DataFrame"], "DataFrame"]
+Settle = Callable[["DataFrame | Mapped"], "DataFrame"]
 
 
 class Scratch:
@@ -27,9 +28,12 @@ class Scratch:
         self._spark, self._folder = spark, folder
         self._numbers = itertools.count()
 
-    def settle(self, frame: DataFrame) -> DataFrame:
+    def settle(self, frame: DataFrame | Mapped) -> DataFrame:
         path = f"{self._folder}/{next(self._numbers)}"
-        frame.write.mode("overwrite").parquet(path)
+        if isinstance(frame, Mapped):
+            frame.write(path)
+        else:
+            frame.write.mode("overwrite").parquet(path)
         return self._spark.read.schema(frame.schema).parquet(path)
 
     def __enter__(self) -> Scratch:

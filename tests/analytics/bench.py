@@ -161,8 +161,10 @@ def _jobs(spark: SparkSession, journal: Path, seconds: Seconds, only: tuple[str,
         measure("facts", lambda: run.out.write("facts", facts(run.journal, run.dimensions, run.options)))
         measure("audit after facts", lambda: audit.run(run))
         by_client = health.client_minutes(events, run.dimensions)
-        measure("minutes", lambda: health.minutes(by_client).collect())
-        measure("latency", lambda: health.histograms(health.latency_rows(events)).collect())
+        written = f"{folder}/measured"
+        measure("minutes", lambda: health.minutes(by_client).write.parquet(f"{written}-minutes"))
+        latency = health.histograms(health.latency_rows(events))
+        measure("latency", lambda: latency.write.parquet(f"{written}-latency"))
         measure("health after facts", lambda: health.run(run))
 
 

@@ -13,8 +13,9 @@ pytest.importorskip("pyspark", reason="needs pubsubd[analytics]: no pyspark")
 pa = pytest.importorskip("pyarrow", reason="needs pubsubd[analytics]: no pyarrow")
 
 from analytics import keys
+from analytics.arrow import arrow_schema
 from analytics.dimensions import collect
-from analytics.facts import _bounds, arrow_schema, facts, partitions, replayer
+from analytics.facts import _bounds, facts, partitions, replayer
 from analytics.journal import load_journal
 from analytics.keys import Shape
 from analytics.rules import Rules
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 def rows_of(spark: SparkSession, journal: Path, options: Options | None = None) -> list[dict[str, Any]]:
     options = options or Options()
     read = load_journal(spark, str(journal), start=options.start, end=options.end)
-    rows = [row.asDict() for row in facts(read, collect(read.resources), options).collect()]
+    rows = [row.asDict() for row in facts(read, collect(read.resources), options).frame().collect()]
     return sorted(rows, key=lambda row: (row["sub_id"], row["message_id"], row["epoch"]))
 
 
@@ -157,8 +158,8 @@ def test_arrow_types_are_those_of_the_table(spark: SparkSession) -> None:
     from pyspark.sql.types import StructType
 
     table = StructType.fromDDL(SCHEMAS["facts"])
-    assert arrow_schema().names == table.names
-    assert [str(field.type) for field in arrow_schema()] == [
+    assert arrow_schema(SCHEMAS["facts"]).names == table.names
+    assert [str(field.type) for field in arrow_schema(SCHEMAS["facts"])] == [
         {
             "int": "int32",
             "bigint": "int64",
@@ -183,6 +184,6 @@ def test_what_a_worker_is_given_survives_the_way_there() -> None:
     found = list(work(iter(table.to_batches(max_chunksize=100))))
 
     rows = [row for batch in found for row in batch.to_pylist()]
-    assert all(batch.schema == arrow_schema() for batch in found)
+    assert all(batch.schema == arrow_schema(SCHEMAS["facts"]) for batch in found)
     assert sorted(rows, key=lambda row: (row["sub_id"], row["message_id"], row["epoch"])) == one.expected()
     assert list(work(iter([]))) == []

@@ -44,6 +44,10 @@ class Load:
         self._server = server
         self._chance = random.Random(seed)
         self._heard_at = 0.0
+        self._published: set[str] = set()
+        self._heard: dict[str, set[str]] = {}  # message ids by subscription
+        self._nacked: dict[str, set[str]] = {}
+        self._owed: dict[str, set[str]] = {}  # nacked, and not heard again yet
         self.orders = world.topic("orders")
         self.graveyard = world.topic("graveyard")
         eo: dict[str, Any] = {"enable_exactly_once_delivery": True, "ack_deadline_seconds": LEASE_SECONDS}
@@ -68,12 +72,12 @@ class Load:
         self._world.publisher.detach_subscription(request={"subscription": self.detached})
         self.bury(10)
         with self.streams(self.plain, self.ordered, self.loose, self.filtered, self.sought):
-            self.until_quiet()
+            self.until_all_came(self.plain, self.ordered, self.sought)
             self.pull(self.hopeless, 10)
             self._server.kill()
             self._server.start()
             self.publish(100)
-            self.until_quiet()
+            self.until_all_came(self.plain, self.ordered, self.sought)
         self.seek(self.sought, self._begun)
         self.pull(self.sought, 20)
         self.seek(self.sought, self._begun)  # the leases go on, what was acked is open once more
@@ -89,7 +93,7 @@ class Load:
         self._server.terminate()
         self._server.start()
         with self.streams(self.plain, self.ordered):
-            self.until_quiet()
+            self.until_all_came(self.plain, self.ordered)
 
     def run_briefly(self) -> None:
         """Deliveries, acks, and acks that come too late."""
@@ -115,7 +119,7 @@ class Load:
             )
             for number in range(count)
         ]
-        results(publishing, QUIET_SECONDS_MAX)
+        self._published.update(results(publishing, QUIET_SECONDS_MAX))
 
     def pull(self, subscription: str, count: int) -> list[str]:
         """Ack ids of about so many messages that are deliverable now."""
@@ -145,16 +149,21 @@ class Load:
     def streams(self, *subscriptions: str) -> Iterator[None]:
         """Each is consumed; one message in twenty is nacked the first time that it comes."""
         client = self._world.subscriber_client()
-        nacked: set[tuple[str, str]] = set()
 
         def consumer(subscription: str) -> Callable[[Message], None]:
+            heard = self._heard.setdefault(subscription, set())
+            nacked = self._nacked.setdefault(subscription, set())
+            owed = self._owed.setdefault(subscription, set())
+
             def consume(message: Message) -> None:
                 self._heard_at = time.monotonic()
-                which = (subscription, message.message_id)
-                if int(message.message_id) % 20 == 0 and which not in nacked:
-                    nacked.add(which)
+                heard.add(message.message_id)
+                if int(message.message_id) % 20 == 0 and message.message_id not in nacked:
+                    nacked.add(message.message_id)
+                    owed.add(message.message_id)
                     message.nack()
                 else:
+                    owed.discard(message.message_id)
                     message.ack()
 
             return consume
@@ -167,6 +176,14 @@ class Load:
                 stream.cancel()
             for stream in running:
                 stream.result(QUIET_SECONDS_MAX)
+
+    def until_all_came(self, *subscriptions: str) -> None:
+        """Until each has had every message, and again what it nacked; a client may be slow to come back."""
+        end = time.monotonic() + QUIET_SECONDS_MAX
+        for subscription in subscriptions:
+            while missing := (self._published - self._heard[subscription]) | self._owed[subscription]:
+                assert time.monotonic() < end, f"{len(missing)} messages did not come to {subscription}"
+                time.sleep(0.05)
 
     def until_quiet(self) -> None:
         """Until no message has come for a while."""

@@ -164,6 +164,7 @@ def _main(
     def of_health(made: Sequence[Plot]) -> Html:
         return sections.absent("health_minute", "health") if health is None else grid(made)
 
+    topics = Names({int(number): name for number, name in (record.get("topics") or {}).items()}, "topic")
     dead = tables.read("dead_letter")
     attempts = tables.rows("attempts")
     parts = [
@@ -194,9 +195,9 @@ def _main(
             "dead-letters",
             "Dead letters and drops",
             grid(plots.dead_letters(dead)) if dead is not None or health is not None else "",
-            sections.dead_letters(dead, names),
+            sections.dead_letters(dead, names, topics),
         ),
-        sections.duplicates(tables.rows("duplicates")),
+        sections.duplicates(tables.rows("duplicates"), topics),
         sections.violations(tables, audit, names),
         sections.advice(advice, names),
         sections.provenance(record, present, _merged(plots)),

@@ -166,6 +166,7 @@ def record(run: Run, command: str, began: datetime, status: int) -> dict[str, An
         "missing": [list(pair) for pair in journal.missing],
         "gaps": [list(pair) for pair in journal.gaps],
         "damaged": [{"path": bad.segment.path, "why": bad.why} for bad in journal.damaged],
+        "topics": run.dimensions.topics,
         "backlog": None
         if journal.backlog is None
         else {"path": journal.backlog.path, "seq": journal.backlog.seq},

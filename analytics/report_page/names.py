@@ -10,10 +10,12 @@ LABEL_MAX = 48  # characters of a name in legends and hover texts; the whole nam
 
 
 class Names:
-    """Labels of subscriptions: without what all names begin with, and different for each incarnation."""
+    """Labels of subscriptions, or of topics (`what`): without what all names begin with, and different for
+    each incarnation."""
 
-    def __init__(self, full: Mapping[int, str]) -> None:
+    def __init__(self, full: Mapping[int, str], what: str = "subscription") -> None:
         self._full = dict(full)
+        self._what = what
         self.prefix = common_prefix(sorted(set(self._full.values())))
         seen: dict[str, int] = {}
         for name in self._full.values():
@@ -21,7 +23,7 @@ class Names:
         self._twice = {name for name, count in seen.items() if count > 1}
 
     def full(self, sub_id: int) -> str:
-        return self._full.get(sub_id, f"subscription number {sub_id}")
+        return self._full.get(sub_id, f"{self._what} number {sub_id}")
 
     def label(self, sub_id: int) -> str:
         """A name that was deleted and created again is two subscriptions, told apart by their numbers."""

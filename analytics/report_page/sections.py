@@ -292,7 +292,7 @@ def clients(minutes: pa.Table | None, names: Names) -> Html:
 # Dead letters and duplicates.
 
 
-def dead_letters(rows: pa.Table | None, names: Names) -> Html:
+def dead_letters(rows: pa.Table | None, names: Names, topics: Names) -> Html:
     if rows is None:
         return absent("dead_letter", "health")
     if not len(rows):
@@ -308,7 +308,7 @@ def dead_letters(rows: pa.Table | None, names: Names) -> Html:
     )
     columns = (
         Column("subscription", "h"),
-        Column("to topic number", "n"),
+        Column("to", "w"),
         Column("messages", "n"),
         Column("attempts", "n", "median per minute: lowest to highest"),
         Column("age", "n", "median per minute: lowest to highest"),
@@ -317,7 +317,7 @@ def dead_letters(rows: pa.Table | None, names: Names) -> Html:
     shown = [
         (
             Cell(_name(names, row["sub_id"]), names.label(row["sub_id"])),
-            Cell(row["topic_id"], row["topic_id"]),
+            Cell(_name(topics, row["topic_id"]), topics.label(row["topic_id"])),
             count(row["n_sum"]),
             _range(row, "attempts_p50", number),
             _range(row, "age_p50_s", lambda value: str(seconds(value).shown)),
@@ -340,7 +340,7 @@ def _range(row: Row, column: str, shown: Any) -> Cell:
     return Cell(shown(low) if low == high else f"{shown(low)} to {shown(high)}", high)
 
 
-def duplicates(rows: Sequence[Row] | None) -> Html:
+def duplicates(rows: Sequence[Row] | None, topics: Names) -> Html:
     intro = tag(
         "p",
         "Messages of one topic with the same data and attributes, published within ten minutes. "
@@ -352,7 +352,7 @@ def duplicates(rows: Sequence[Row] | None) -> Html:
     if not rows:
         return section("duplicates", "Published twice", intro, tag("p", "None were found.", class_="note"))
     columns = (
-        Column("topic number", "h"),
+        Column("topic", "h"),
         Column("groups", "n", "of equal messages"),
         Column("messages", "n"),
         Column("longest span", "n", "between the first and the last of a group"),
@@ -361,7 +361,7 @@ def duplicates(rows: Sequence[Row] | None) -> Html:
     listed = sorted(rows, key=lambda row: -row["messages"])
     shown = [
         (
-            Cell(row["topic_id"], row["topic_id"]),
+            Cell(_name(topics, row["topic_id"]), topics.label(row["topic_id"])),
             count(row["groups"]),
             count(row["messages"]),
             seconds(row["max_spread_s"]),
@@ -650,7 +650,7 @@ def known_facts(record: Mapping[str, Any]) -> Iterable[tuple[str, object]]:
     began, ended = record.get("started_us"), record.get("finished_us")
     if began and ended:
         yield "run", f"{moment(began)} to {moment(ended)} UTC ({seconds((ended - began) / 1e6).shown})"
-    told = {"range", "started_us", "finished_us"}
+    told = {"range", "started_us", "finished_us", "topics"}
     ordered = [key for key in _WORDS if key in record]
     ordered += [key for key in record if key not in _WORDS and key not in told]
     for key in ordered:

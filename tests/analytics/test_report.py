@@ -344,6 +344,27 @@ def test_attempts_of_a_subscription_are_the_share_that_needed_more(page: Page, t
     assert is_near(page.line("attempts-share", PREFIX + NASTY[2]), expected)
 
 
+def test_topics_have_their_names_where_the_record_tells_them(tmp_path: Path):
+    made, prefix = small(), "projects/p/topics/"
+    buried = {
+        "sub_id": 1,
+        "topic_id": 90,
+        "minute": timestamp(1),
+        "n": 2,
+        "attempts_p50": 5.0,
+        "age_p50_s": 1.0,
+    }
+    made.rows["dead_letter"] = [buried]
+    made.run["topics"] = {"90": f"{prefix}<graves>", "3": f"{prefix}orders"}
+    named = report.build(str(made.write(tmp_path)))
+    assert "&lt;graves&gt;" in named and f'title="{prefix}orders"' in named
+    assert "topic number" not in named
+
+    del made.run["topics"]
+    nameless = report.build(str(made.write(tmp_path)))
+    assert "topic number 90" in nameless and "topic number 3" in nameless
+
+
 def test_dead_letters_are_counted_per_minute(page: Page, tables: Tables):
     rows = {row["minute"]: row["n"] for row in tables.rows["dead_letter"] if row["sub_id"] == 1}
     expected: list[float | None] = [float(rows.get(timestamp(minute), 0)) for minute in range(MINUTES)]

@@ -123,7 +123,9 @@ class Load:
 
     def pull(self, subscription: str, count: int) -> list[str]:
         """Ack ids of about so many messages that are deliverable now."""
-        return [one.ack_id for one in self._world.pull(subscription, count)]
+        pulled = self._world.pull(subscription, count)
+        self._heard.setdefault(subscription, set()).update(one.message.message_id for one in pulled)
+        return [one.ack_id for one in pulled]
 
     def ack_each(self, subscription: str, ack_ids: Sequence[str]) -> None:
         """One by one, some twice; a refusal is as good as an answer."""

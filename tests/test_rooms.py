@@ -58,7 +58,8 @@ ROOMS = {
     "model": pure("wire"),
     "eod": pure("model"),
     "flow": pure("model"),
-    "broker": pure("eod", "flow", "model", "wire"),
+    "schema": pure("model", "wire"),
+    "broker": pure("eod", "flow", "model", "schema", "wire"),
     # No types of the wire and no SQL: what it moves has been read already and is not yet rows.
     "engine": shell(
         *("broker", "eod", "flow", "journal", "model", "settings", "storage"),
@@ -71,7 +72,7 @@ ROOMS = {
     "roll": shell(
         "broker", "eod", "journal", "model", "storage", "wire", never={"grpc", "aiosqlite", "asyncio"}
     ),
-    "server": shell("engine", "eod", "logs", "model", "settings", "wire", never=DATABASES),
+    "server": shell("engine", "eod", "logs", "model", "schema", "settings", "wire", never=DATABASES),
     "settings": shell(never=WORLD - {"pathlib", "platformdirs", "socket"}),
     "logs": shell("settings", never={"grpc"}),
     # Judges servers from outside, so it must not know how ours is made.

@@ -10,7 +10,7 @@ those and no others, so that an idle subscription costs nothing. `next_deadline_
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import Any, NamedTuple
@@ -54,9 +54,12 @@ from pubsubd.model.subscriptions import (
     updated_subscription,
 )
 from pubsubd.model.topics import check_topic_update, created_topic, updated_topic
+from pubsubd.schema.revisions import Prepared, Revision
+from pubsubd.schema.schemas import Schemas, Stamps
 from pubsubd.wire import pb
 
 _PUBLISH = int(Kind.PUBLISH)
+_SCHEMA = "schema"  # the kind of its documents
 # Below this many timers sweeping them costs more than it frees.
 _TIMERS_MIN = 1000
 
@@ -98,6 +101,7 @@ class Broker:
         self._topics_by_id: dict[int, Topic] = {}
         self._subscriptions: dict[str, Subscription] = {}
         self._snapshots: dict[str, Snapshot] = {}
+        self.schemas = Schemas(secret)
         self._budget = TailBudget()
         self._uncommitted_bytes = [0, 0]  # published: in the commit under way, and since
         self._resting: dict[Subscription, None] = {}  # no consumers, but messages at hand; oldest first
@@ -151,6 +155,9 @@ class Broker:
             snapshot = Snapshot.of_row(snapshot_row, broker._topics_by_id[snapshot_row.topic_id])
             broker._snapshot_id = max(broker._snapshot_id, snapshot.snapshot_id)
             broker._add_snapshot(snapshot)
+        for document in saved.documents:
+            if document.kind == _SCHEMA:
+                broker.schemas.restore(document.name, document.data)
         endings: dict[int, list[EndingRow]] = {}
         for ending in saved.endings:
             endings.setdefault(ending.sub_id, []).append(ending)
@@ -265,6 +272,8 @@ class Broker:
         resource = created_topic(request)
         if resource.name in self._topics:
             raise errors.already_exists(resource.name)
+        if resource.HasField("schema_settings"):
+            self.schemas.check_settings(resource.schema_settings)
         self._topic_id += 1
         topic = Topic(self._topic_id, resource, self.message_id, self.message_id)
         topic.configure()
@@ -275,7 +284,11 @@ class Broker:
     def update_topic(self, request: pb.UpdateTopicRequest, now_us: int) -> pb.Topic:
         check_topic_update(request)
         topic = self._topic(request.topic.name)
-        topic.resource = updated_topic(topic.resource, request)
+        resource = updated_topic(topic.resource, request)
+        before = topic.resource.schema_settings
+        if resource.HasField("schema_settings") and resource.schema_settings != before:
+            self.schemas.check_settings(resource.schema_settings, before)
+        topic.resource = resource
         self._topic_changed(topic, "updated", now_us)
         if "message_retention_duration" in request.update_mask.paths:
             was_kept = topic.own_kept_us
@@ -338,19 +351,30 @@ class Broker:
         topic = self._topic(request.topic)
         if self._uncommitted_bytes[0] + self._uncommitted_bytes[1] > limits.UNCOMMITTED_BYTES_MAX:
             raise errors.Unavailable("Storage is behind with what was published before; try again later.")
+        messages, stamps = request.messages, None
+        if topic.resource.HasField("schema_settings"):
+            stamps = self.schemas.stamps(topic.resource.schema_settings, messages)
         self._uncommitted_bytes[1] += request_bytes
-        return [str(message_id) for message_id in self._publish(topic, request.messages, caller, now_us)]
+        return [str(message_id) for message_id in self._publish(topic, messages, caller, now_us, stamps)]
 
     def _publish(
-        self, topic: Topic, messages: Sequence[pb.PubsubMessage], caller: Caller, now_us: int
+        self,
+        topic: Topic,
+        messages: Sequence[pb.PubsubMessage],
+        caller: Caller,
+        now_us: int,
+        stamps: Stamps | None = None,
     ) -> range:
-        """Messages with one ordering key, or none. Their ids."""
+        """Messages with one ordering key, or none, and what they get on top. Their ids."""
         size_all = len(messages)
         first_id = self.message_id + 1
         self.message_id += size_all
         ids = range(first_id, first_id + size_all)
         okey = ordering_key_hash(messages[0].ordering_key)
         hashes = [payload_hash(m.data, m.attributes) for m in messages] if self.ledger.journal else []
+        if stamps is not None:
+            # After the hashes, which are of what was sent.
+            stamps.put_on(messages)
         datas = stored_messages(messages, first_id, now_us)
         if self.ledger.journal:
             topic_id, (client_id, call_id) = topic.topic_id, caller
@@ -397,6 +421,71 @@ class Broker:
         if topic.kept_us and topic.timer_us is None:
             topic.published(now_us)
             self._set_timer(topic)
+
+    # -- schemas ------------------------------------------------------------------------------------------
+
+    def create_schema(
+        self, request: pb.CreateSchemaRequest, prepared: Prepared, unique: str, now_us: int
+    ) -> pb.Schema:
+        """`unique` makes the id of the revision; so below."""
+        made = self.schemas.create(request, prepared, unique, now_us)
+        self._schemas_changed()
+        return made
+
+    def get_schema(self, request: pb.GetSchemaRequest) -> pb.Schema:
+        return self.schemas.get(request)
+
+    def list_schemas(self, request: pb.ListSchemasRequest) -> pb.ListSchemasResponse:
+        return self.schemas.list_schemas(request)
+
+    def list_schema_revisions(self, request: pb.ListSchemaRevisionsRequest) -> pb.ListSchemaRevisionsResponse:
+        return self.schemas.list_revisions(request)
+
+    def commit_schema(
+        self,
+        request: pb.CommitSchemaRequest,
+        prepared: Prepared,
+        compared: Collection[Revision],
+        unique: str,
+        now_us: int,
+    ) -> pb.Schema:
+        made = self.schemas.commit(request, prepared, compared, unique, now_us)
+        self._schemas_changed()
+        return made
+
+    def rollback_schema(self, request: pb.RollbackSchemaRequest, unique: str, now_us: int) -> pb.Schema:
+        made = self.schemas.rollback(request, unique, now_us)
+        self._schemas_changed()
+        return made
+
+    def delete_schema_revision(self, request: pb.DeleteSchemaRevisionRequest, now_us: int) -> pb.Schema:
+        name, _, _ = request.name.partition("@")
+        settings = [topic.resource.schema_settings for topic in self._topics_with(name)]
+        named = {bound for one in settings for bound in (one.first_revision_id, one.last_revision_id)}
+        deleted = self.schemas.delete_revision(request, named)
+        self._schemas_changed()
+        return deleted
+
+    def delete_schema(self, request: pb.DeleteSchemaRequest, now_us: int) -> None:
+        self.schemas.delete(request)
+        self._schemas_changed()
+        for topic in self._topics_with(request.name):
+            # Written down, so that a schema that is created under the name later is not taken for this one.
+            resource = pb.Topic()
+            resource.CopyFrom(topic.resource)
+            resource.schema_settings.schema = names.DELETED_SCHEMA
+            topic.resource = resource
+            self._topic_changed(topic, "updated", now_us)
+
+    def validate_message(self, request: pb.ValidateMessageRequest) -> pb.ValidateMessageResponse:
+        return self.schemas.validate_message(request)
+
+    def _topics_with(self, schema: str) -> list[Topic]:
+        return [topic for topic in self._topics.values() if topic.resource.schema_settings.schema == schema]
+
+    def _schemas_changed(self) -> None:
+        for name, data in self.schemas.take_changed().items():
+            self.ledger.now.documents[_SCHEMA, name] = data
 
     # -- subscriptions ------------------------------------------------------------------------------------
 

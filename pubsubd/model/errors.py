@@ -12,7 +12,8 @@ tests search for in logs of the real service; the sentences around them are ours
 
 from __future__ import annotations
 
-from typing import ClassVar, Final
+from collections.abc import Mapping
+from typing import ClassVar, Final, NamedTuple
 
 from pubsubd.model import limits
 
@@ -28,10 +29,19 @@ INVALID_ACK_IDS_TEXT: Final = (
 UNORDERED_ACK_IDS_TEXT: Final = "Some acknowledgement ids in the request were sent out of order"
 
 
+class ErrorInfo(NamedTuple):
+    """What programs read of a refusal: the google.rpc.ErrorInfo among its details."""
+
+    reason: str
+    domain: str
+    metadata: Mapping[str, str]
+
+
 class PubsubError(Exception):
     """The request is refused as a whole; `status` is the canonical name, `message` one line of ASCII."""
 
     status: ClassVar[str]
+    info: ErrorInfo | None = None
 
     def __init__(self, message: str) -> None:
         self.message = _one_line(message, limits.ERROR_MESSAGE_CHARS_MAX)
@@ -42,6 +52,10 @@ class InvalidArgument(PubsubError):
     """The request is wrong whatever the state of the server."""
 
     status = "INVALID_ARGUMENT"
+
+
+class Unfit(InvalidArgument):
+    """The request does not go with what is stored now: another state of the server might take it."""
 
 
 class NotFound(PubsubError):
@@ -328,3 +342,56 @@ def unordered_snapshot() -> FailedPrecondition:
 
 def cannot_seal(reason: str) -> FailedPrecondition:
     return FailedPrecondition(f"The journal cannot be sealed: {reason}.")
+
+
+# --- schemas ---------------------------------------------------------------------------------------------
+
+# Observed texts, kept because tools search logs for them.
+_MISMATCH_TEXT: Final = "Message failed schema validation"
+_MISMATCH_DOMAIN: Final = "pubsub.googleapis.com"
+
+
+def bad_definition(reason: str) -> InvalidArgument:
+    """The definition of a schema is none, or not one that the service takes."""
+    return InvalidArgument(f"Invalid schema definition: {echo(reason)}.")
+
+
+def incompatible_revision(revision_id: str, reason: str) -> Unfit:
+    return Unfit(
+        "Schema compatibility checking failed: Revision is incompatible with previous revision "
+        f"{revision_id}: {echo(reason)}."
+    )
+
+
+def schema_type_changed() -> Unfit:
+    return Unfit("The type of a schema cannot change: a revision has the type of those before it.")
+
+
+def too_many_revisions(maximum: int) -> ResourceExhausted:
+    return ResourceExhausted(f"The schema has {maximum} revisions, which is the maximum. Delete one first.")
+
+
+def only_revision() -> Unfit:
+    return Unfit("The only revision of a schema cannot be deleted; use DeleteSchema to delete the schema.")
+
+
+def schema_gone() -> NotFound:
+    """Of a publish to a topic whose schema was deleted."""
+    return NotFound(
+        "Resource not found (resource=_deleted-schema_). The schema of the topic was deleted; "
+        "give the topic another one, or none."
+    )
+
+
+def no_revision_in_range() -> FailedPrecondition:
+    return FailedPrecondition(
+        "No revision of the topic's schema lies within the range of its schema settings any more."
+    )
+
+
+def message_unfit(reason: str, revision_info: str) -> Unfit:
+    """A message does not fit its schema; `reason` is for programs, as INVALID_JSON_AVRO_MESSAGE."""
+    shown = echo(revision_info)
+    error = Unfit(f"Invalid data in message: {_MISMATCH_TEXT}. {shown}")
+    error.info = ErrorInfo(reason, _MISMATCH_DOMAIN, {"message": _MISMATCH_TEXT, "revisionInfo": shown})
+    return error

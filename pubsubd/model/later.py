@@ -15,7 +15,6 @@ from pubsubd.wire import pb
 
 #: Field of Topic -> is the feature on in this message?
 TOPIC: Final[dict[str, Callable[[pb.Topic], bool]]] = {
-    "schema_settings": lambda topic: topic.HasField("schema_settings"),
     "message_transforms": lambda topic: len(topic.message_transforms) > 0,
 }
 

@@ -88,6 +88,20 @@ UDF_CODE_BYTES_MAX: Final = 20 * 1024
 SNAPSHOT_LIFETIME_US_MAX: Final = 7 * 24 * HOUR_US
 SNAPSHOT_LIFETIME_US_MIN: Final = HOUR_US
 
+# --- schemas ---------------------------------------------------------------------------------------------
+
+#: quotas, "schema definition size" and "revisions per schema"; a compiled schema may be as large as a text.
+SCHEMA_DEFINITION_BYTES_MAX: Final = 307_200
+SCHEMA_REVISIONS_MAX: Final = 20
+#: Schema.revision_id
+SCHEMA_REVISION_ID_CHARS: Final = 8
+#: Ours: how deep the types of an Avro definition may lie in each other; Protocol Buffers has its own bounds.
+SCHEMA_DEPTH_MAX: Final = 100
+#: Ours: how long the compiler of Protocol Buffers may take for a definition.
+SCHEMA_COMPILE_SECONDS_MAX: Final = 20.0
+#: Ours: how many definitions are compiled at once, each by a process.
+SCHEMA_COMPILERS_MAX: Final = 4
+
 # --- publish ---------------------------------------------------------------------------------------------
 
 #: quotas, "publish request" and "messages"

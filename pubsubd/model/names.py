@@ -28,6 +28,7 @@ _TOPIC: Final = re.compile(rf"projects/[^/]+/topics/{_ID}")
 _SUBSCRIPTION: Final = re.compile(rf"projects/[^/]+/subscriptions/{_ID}")
 _SNAPSHOT: Final = re.compile(rf"projects/[^/]+/snapshots/{_ID}")
 _SCHEMA: Final = re.compile(rf"projects/[^/]+/schemas/{_ID}")
+_SCHEMA_REVISION: Final = re.compile(rf"(projects/[^/]+/schemas/{_ID})(?:@([^/@]+))?")
 
 
 def check_project(name: str, field: str = "name") -> None:
@@ -53,6 +54,20 @@ def check_snapshot(name: str, field: str = "name") -> None:
 def check_schema(name: str, field: str = "name") -> None:
     """Raise InvalidArgument unless `name` is `projects/{project}/schemas/{schema}`, without a revision."""
     _check(_SCHEMA, name, field)
+
+
+def schema_and_revision(name: str, field: str = "name") -> tuple[str, str]:
+    """The schema and the revision id, empty for none, of `projects/{project}/schemas/{schema}@{revision_id}`.
+
+    Raises:
+        InvalidArgument: `name` is no such name. Which revision ids there are is not judged here.
+
+    Source: GetSchemaRequest.name, DeleteSchemaRevisionRequest.name.
+    """
+    found = _SCHEMA_REVISION.fullmatch(name)
+    if found is None:
+        raise errors.bad_name(name, field)
+    return found[1], found[2] or ""
 
 
 def _check(pattern: re.Pattern[str], name: str, field: str) -> None:

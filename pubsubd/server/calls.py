@@ -30,7 +30,13 @@ Handler = Callable[[bytes, Context], Awaitable[bytes]]
 Request = TypeVar("Request", bound=Message)
 
 # Refusals that rest on what was looked up, which may not be committed yet.
-LOOKED_UP = (errors.NotFound, errors.AlreadyExists, errors.FailedPrecondition)
+LOOKED_UP = (
+    errors.NotFound,
+    errors.AlreadyExists,
+    errors.FailedPrecondition,
+    errors.Unfit,
+    errors.ResourceExhausted,
+)
 
 
 def parse(request_class: type[Request], data: bytes) -> Request:
@@ -63,14 +69,20 @@ def client_name(context: Context) -> str:
 
 
 async def refuse(context: Context, error: PubsubError) -> NoReturn:
-    await _abort(context, error.status, error.message)
+    details = [_packed(error.info)] if error.info is not None else []
+    await _abort(context, error.status, error.message, *details)
 
 
 async def refuse_ack_ids(context: Context, answer: Answer) -> NoReturn:
     """End the call with results per ack id."""
-    info = AnyMessage()
-    info.Pack(ErrorInfo(reason=REASON, domain=DOMAIN, metadata=answer.metadata))
-    await _abort(context, answer.status, answer.message, info)
+    info = errors.ErrorInfo(REASON, DOMAIN, answer.metadata)
+    await _abort(context, answer.status, answer.message, _packed(info))
+
+
+def _packed(info: errors.ErrorInfo) -> AnyMessage:
+    packed = AnyMessage()
+    packed.Pack(ErrorInfo(reason=info.reason, domain=info.domain, metadata=info.metadata))
+    return packed
 
 
 async def _abort(context: Context, status: str, message: str, *details: AnyMessage) -> NoReturn:

@@ -36,6 +36,7 @@ from pubsubd.server.calls import (
     unary,
 )
 from pubsubd.server.refusals import log_refusals
+from pubsubd.server.schemas import SchemaHandlers
 from pubsubd.server.stream import Streams
 from pubsubd.wire import pb
 from pubsubd.wire.services import SERVICES, Method
@@ -156,6 +157,7 @@ class Service:
             "Pull": self._pull,
             "Acknowledge": self._acknowledge,
             "ModifyAckDeadline": self._modify_ack_deadline,
+            **SchemaHandlers(self._engine, self._unique, self._look, self._change).table(),
         }
 
     def _look(self, request_class: Any, command: Callable[[Broker, Any], Any]) -> Handler:

@@ -8,8 +8,10 @@ Source: Schema.definition, CompiledProtoSchema, https://protobuf.dev/programming
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from google.protobuf import json_format
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
@@ -56,6 +58,7 @@ class ProtoSchema:
             raise Mismatch(str(error)) from None
         self._class: type[Message] = GetMessageClass(self._root)
         self._has_required = _has_required(self._root)
+        self._objects = _Objects()
 
     @classmethod
     def of_source(cls, descriptors: bytes) -> ProtoSchema:
@@ -82,19 +85,23 @@ class ProtoSchema:
             message = self._class.FromString(data)
         except DecodeError:
             raise Mismatch(f"The data is no serialised {self._root.name}") from None
+        if self._has_required:
+            _check_required(message)
         # Two passes in C are quicker than a walk through the message in search of such fields.
         size = message.ByteSize()
         message.DiscardUnknownFields()
         if message.ByteSize() != size:
             raise Mismatch(f"The data has fields that {self._root.name} does not have")
-        if self._has_required:
-            _check_required(message)
 
     def check_json(self, data: bytes) -> None:
         """Raise Mismatch unless `data` is a message in the JSON form, with known fields only."""
         message = self._class()
         try:
-            json_format.Parse(data.decode(), message, descriptor_pool=self._pool)
+            text = data.decode()
+            value = _decode(text)
+            if _EMPTY.search(text):
+                self._objects.check(self._root, value)
+            json_format.ParseDict(value, message, descriptor_pool=self._pool)
         except _JSON_ERRORS as error:
             raise Mismatch(f"The data is no {self._root.name} in JSON: {error}") from None
         if self._has_required:
@@ -103,6 +110,60 @@ class ProtoSchema:
     def check_compatible(self, earlier: ProtoSchema) -> None:
         """Raise Mismatch unless messages of either schema can be read with the other."""
         _Pairs().check(self._root, earlier._root)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("an object has a key twice")
+    return found
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+_decode: Final = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_refuse_constant).decode
+# json_format takes an empty list or text where a message should be, and nothing else that is none.
+_EMPTY: Final = re.compile(r'\[\s*\]|""')
+
+
+class _Objects:
+    """Looks for what stands where JSON must have an object."""
+
+    def __init__(self) -> None:
+        # Of each message, by its full name: what holds messages, by both names that JSON may use.
+        self._holders: dict[str, dict[str, tuple[FieldDescriptor, Descriptor]]] = {}
+
+    def check(self, message: Descriptor, value: Any) -> None:
+        """Raise ValueError for a list or a text in place of a message."""
+        if message.full_name.startswith("google.protobuf."):
+            return  # these have JSON forms of their own, and json_format looks closely
+        if not isinstance(value, dict):
+            raise ValueError(f"{message.name} must be an object")
+        holders = self._holders_of(message)
+        for key, one in value.items():
+            if one is None or key not in holders:
+                continue
+            field, inner = holders[key]
+            if field.message_type is not inner:  # a map
+                many = list(one.values()) if isinstance(one, dict) else []
+            else:
+                many = one if _is_repeated(field) and isinstance(one, list) else [one]
+            for each in many:
+                self.check(inner, each)
+
+    def _holders_of(self, message: Descriptor) -> dict[str, tuple[FieldDescriptor, Descriptor]]:
+        found = self._holders.get(message.full_name)
+        if found is None:
+            found = self._holders[message.full_name] = {}
+            for field in message.fields:
+                inner = field.message_type
+                if inner is not None and inner.GetOptions().map_entry:
+                    inner = inner.fields_by_name["value"].message_type
+                if inner is not None:
+                    found[field.name] = found[field.json_name] = field, inner
+        return found
 
 
 def _check_required(message: Message) -> None:

@@ -97,8 +97,8 @@ SCHEMA_REVISIONS_MAX: Final = 20
 SCHEMA_REVISION_ID_CHARS: Final = 8
 #: Ours: how deep the types of an Avro definition may lie in each other; Protocol Buffers has its own bounds.
 SCHEMA_DEPTH_MAX: Final = 100
-#: Ours: how long the compiler of Protocol Buffers may take for a definition.
-SCHEMA_COMPILE_SECONDS_MAX: Final = 20.0
+#: Ours: how long the compiler of Protocol Buffers may take; for any reasonable definition it is a moment.
+SCHEMA_COMPILE_SECONDS_MAX: Final = 10.0
 #: Ours: how many definitions are compiled at once, each by a process.
 SCHEMA_COMPILERS_MAX: Final = 4
 

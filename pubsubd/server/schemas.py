@@ -1,8 +1,8 @@
 """SchemaService on gRPC. Definitions are compiled here, before a command is given, off the event loop.
 
-The compiler of Protocol Buffers is a process of its own for each definition. In the server's process it would
-hold the interpreter while it works, and 20,000 groups that lie in each other, which are 240 kB of text, end
-it with a segmentation fault (grpcio-tools 1.85).
+The compiler of Protocol Buffers is a process of its own for each definition, which can be killed. In the
+server's process it would hold the interpreter while it works: for more than a minute with 15,000 groups in
+each other, which fit into a definition. With 20,000 it ends its process by a segmentation fault.
 """
 
 from __future__ import annotations
@@ -137,9 +137,10 @@ def _descriptors(definition: str) -> bytes:
         InvalidArgument: the text is no definition, with what the compiler says.
     """
     with tempfile.TemporaryDirectory(prefix="pubsubd-schema-") as folder:
-        (Path(folder) / _SOURCE).write_text(definition, encoding="utf-8", newline="")
-        command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{folder}"]
-        command += [f"--descriptor_set_out={Path(folder) / _OUTPUT}", _SOURCE]
+        source, output = Path(folder, _SOURCE), Path(folder, _OUTPUT)
+        source.write_text(definition, encoding="utf-8", newline="")
+        command = [sys.executable, "-m", "grpc_tools.protoc"]
+        command += [f"-I{folder}", f"--descriptor_set_out={output}", _SOURCE]
         try:
             done = subprocess.run(
                 command,
@@ -152,10 +153,10 @@ def _descriptors(definition: str) -> bytes:
             raise errors.bad_definition("the compiler took too long") from None
         if done.returncode != 0:
             raise errors.bad_definition(_complaint(done.stderr.decode(errors="replace")))
-        return (Path(folder) / _OUTPUT).read_bytes()
+        return output.read_bytes()
 
 
 def _complaint(said: str) -> str:
-    """Its first lines; what is no complaint about the definition is how a crash looks."""
-    lines = [line.removeprefix(f"{_SOURCE}:") for line in said.splitlines() if line.startswith(_SOURCE)]
-    return "; ".join(lines[:_COMPLAINTS_MAX]) or "the compiler failed"
+    """Its first lines, with line and column and without the path; a compiler that crashed left none."""
+    lines = [line.partition(_SOURCE)[2].lstrip(": ") for line in said.splitlines() if _SOURCE in line]
+    return "; ".join(lines[:_COMPLAINTS_MAX]).rstrip(".") or "the compiler failed"

@@ -135,7 +135,7 @@ def test_schemas_survive_a_restart_with_their_order_and_what_topics_name(schemas
 
 def test_what_was_decided_in_a_failed_commit_did_not_happen(schemas: Schemas) -> None:
     world = schemas.world
-    first, second, third = schemas.three()
+    first, _, third = schemas.three()
     schemas.topic()
     world.create_subscription()
     world.turn()

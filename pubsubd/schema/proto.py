@@ -26,6 +26,7 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
 from pubsubd.schema.mismatch import Mismatch
+from pubsubd.schema.proto_json import is_repeated, plain_fit
 
 _TYPE_NAMES: Final = {
     value.number: value.name.removeprefix("TYPE_").lower()
@@ -52,12 +53,15 @@ class ProtoSchema:
             for file in _in_order(files):
                 self._pool.AddSerializedFile(file.SerializeToString())
             self._root: Descriptor = self._pool.FindMessageTypeByName(root_message)
+            self._class: type[Message] = GetMessageClass(self._root)
+            self._has_required = _has_required(self._root)
+            self._fits_plainly = None if self._has_required else plain_fit(self._root)
         except KeyError:
             raise Mismatch(f"there is no message {root_message}") from None
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError) as error:  # also for names that are not UTF-8
             raise Mismatch(str(error)) from None
-        self._class: type[Message] = GetMessageClass(self._root)
-        self._has_required = _has_required(self._root)
+        except RecursionError:
+            raise Mismatch("messages refer to each other too deeply") from None
         self._objects = _Objects()
 
     @classmethod
@@ -99,7 +103,9 @@ class ProtoSchema:
         try:
             text = data.decode()
             value = _decode(text)
-            if _EMPTY.search(text):
+            if self._fits_plainly is not None and self._fits_plainly(value) and not _SURROGATE.search(text):
+                return
+            if _EMPTY_TEXT in text or _EMPTY_LIST.search(text):
                 self._objects.check(self._root, value)
             json_format.ParseDict(value, message, descriptor_pool=self._pool)
         except _JSON_ERRORS as error:
@@ -125,7 +131,9 @@ def _refuse_constant(name: str) -> NoReturn:
 
 _decode: Final = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_refuse_constant).decode
 # json_format takes an empty list or text where a message should be, and nothing else that is none.
-_EMPTY: Final = re.compile(r'\[\s*\]|""')
+_EMPTY_LIST: Final = re.compile(r"\[\s*\]")
+_EMPTY_TEXT: Final = '""'
+_SURROGATE: Final = re.compile(r"\\u[dD]")
 
 
 class _Objects:
@@ -149,7 +157,7 @@ class _Objects:
             if field.message_type is not inner:  # a map
                 many = list(one.values()) if isinstance(one, dict) else []
             else:
-                many = one if _is_repeated(field) and isinstance(one, list) else [one]
+                many = one if is_repeated(field) and isinstance(one, list) else [one]
             for each in many:
                 self.check(inner, each)
 
@@ -283,20 +291,12 @@ def _check_one_sided(message: Descriptor, other: Descriptor) -> None:
 
 
 def _kind(field: FieldDescriptor) -> str:
-    label = "required " if _is_required(field) else "repeated " if _is_repeated(field) else ""
+    label = "required " if _is_required(field) else "repeated " if is_repeated(field) else ""
     return label + _TYPE_NAMES[field.type]
 
 
-# Newer versions of protobuf have these properties, older ones the label that came before them.
-
-
 def _is_required(field: Any) -> bool:
+    """As `is_repeated`."""
     if hasattr(field, "is_required"):
         return bool(field.is_required)
     return bool(field.label == FieldDescriptorProto.LABEL_REQUIRED)
-
-
-def _is_repeated(field: Any) -> bool:
-    if hasattr(field, "is_repeated"):
-        return bool(field.is_repeated)
-    return bool(field.label == FieldDescriptorProto.LABEL_REPEATED)

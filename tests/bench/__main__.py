@@ -30,6 +30,7 @@ from tests.bench.filtering import filtering
 from tests.bench.load import LoadError
 from tests.bench.ordering import ordering
 from tests.bench.scenarios import Run
+from tests.bench.schemas import schemas
 from tests.bench.seeking import seeking
 from tests.bench.settings import Settings, full_settings, size_fields
 from tests.bench.targets import (
@@ -44,7 +45,13 @@ from tests.bench.targets import (
 
 #: Those that share the servers of the run, and those that start servers of ours for themselves.
 SHARED = ["publish", "drain", "latency", "idle"]
-OWN = {"backlog": scenarios.backlog, "filter": filtering, "ordered": ordering, "seek": seeking}
+OWN = {
+    "backlog": scenarios.backlog,
+    "filter": filtering,
+    "ordered": ordering,
+    "seek": seeking,
+    "schema": schemas,
+}
 SCENARIOS = ["start", *SHARED, *OWN]
 #: What a comparison with an earlier commit measures, unless told otherwise.
 COMPARED, COMPARE_REPEATS = ["publish", "drain"], 5

@@ -18,6 +18,7 @@ SCENARIO_ORDER = [
     "filter",
     "ordered",
     "seek",
+    "schema",
 ]
 #: The server that the goals are about.
 GOAL_TARGET = "pubsubd"
@@ -72,6 +73,10 @@ GOALS = [
     Goal("seek", "answer, to the beginning", "<", 1),
     Goal("seek", "answer, to now", "<", 1),
     Goal("seek", "another subscription's p99, beside seeks", "≤", 25),
+    Goal("schema", "Avro in BINARY: times that without", "≤", 3),
+    Goal("schema", "Avro in JSON: times that without", "≤", 3),
+    Goal("schema", "Protocol Buffers in BINARY: times that without", "≤", 3),
+    Goal("schema", "Protocol Buffers in JSON: times that without", "≤", 3),
     Goal("publish", "rate, times the old server's", "≥", 0.9),
     Goal("publish", "server CPU, times the old server's", "≤", 1.1),
     Goal("publish", "server CPU, times the old server's, both at once", "≤", 1.1),

@@ -44,6 +44,8 @@ class Settings:
     seek_messages: int = size(100_000, "retained messages of the subscription that seeks", full=1_000_000)
     seek_seconds: float = size(5, "seconds of seeking while another's latency is measured", full=20)
     seek_rate: int = size(200, "messages per second of that other subscription")
+    schema_messages: int = size(20_000, "messages published for each kind of schema", full=100_000)
+    schema_repeats: int = size(5, "repeats of publishing with and without a schema", full=9)
 
     def drain_options(self, *, receipt_modack: bool = False, mark: int = 0) -> DrainOptions:
         return DrainOptions(

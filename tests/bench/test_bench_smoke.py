@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.bench import filtering, scenarios
+from tests.bench import schemas as schemas_bench
 from tests.bench.checkout import CheckoutTarget, git
 from tests.bench.comparing import at_once
 from tests.bench.filtering import filtering as measure_filters
@@ -68,6 +69,21 @@ async def test_a_filter_s_cost_is_the_difference_to_no_filter(
         costs[f"publish, server CPU per message, {kind}"] for kind in ("no filter", "half match")
     )
     assert costs["added by the filter, half match"] == [with_filter - without]
+
+
+async def test_a_schema_s_cost_is_compared_with_no_schema(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schemas_bench, "TURN_MESSAGES", 200)
+    run = Run([], Settings(schema_messages=200, schema_repeats=1), tmp_path)
+
+    await schemas_bench.schemas(run)  # raises when a schema refuses an order, or takes what is none
+
+    costs = measured(run, "schema")
+    (without,), (with_schema,) = (
+        costs[f"publish, server CPU per message, {kind}"] for kind in ("no schema", "Avro in JSON")
+    )
+    assert costs["Avro in JSON: times that without"] == [with_schema / without]
 
 
 async def test_backlogs_with_ordering_keys_are_drained_in_order(tmp_path: Path) -> None:

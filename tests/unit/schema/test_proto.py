@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 
 import pytest
+from google.protobuf import json_format
 from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message_factory import GetMessageClass
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,6 +16,7 @@ from pubsubd.model.errors import InvalidArgument
 from pubsubd.schema.compiled import compiled
 from pubsubd.schema.mismatch import Mismatch
 from pubsubd.schema.proto import ProtoSchema
+from pubsubd.schema.proto_json import plain_fit
 from pubsubd.wire import pb
 from tests.unit.schema.support import accepts, descriptors, proto, reason
 
@@ -69,6 +73,7 @@ NESTED = message(
     "enum Color { RED = 0; GREEN = 1; }",
     "In in = 1; Color color = 2; map<string, In> by_name = 3; repeated int32 numbers = 4; bytes raw = 5;",
     "oneof which { bool yes = 6; string no = 7; }",
+    "uint64 huge = 8;",
 )
 
 
@@ -155,6 +160,38 @@ _JSON_VALUES = st.recursive(
 )
 
 
+_FITTING = st.fixed_dictionaries(
+    {},
+    optional={
+        "in": st.fixed_dictionaries(
+            {}, optional={"n": st.integers(-(2**64), 2**64) | st.text("-+ 0123.", max_size=4)}
+        ),
+        "color": st.sampled_from(["RED", "GREEN", "BLUE", 0, 5, None]),
+        "by_name": st.dictionaries(st.text(max_size=2), st.just({}), max_size=2),
+        "numbers": st.lists(st.integers(-(2**32), 2**32), max_size=3),
+        "huge": st.integers(-1, 2**65) | st.text("-0123456789", max_size=20),
+        "raw": st.text("AB+/=-_ ", max_size=9),
+        "yes": st.booleans(),
+        "no": st.text(max_size=3),
+    },
+)
+
+
+@given(_FITTING | _JSON_VALUES)
+def test_a_quick_look_agrees_with_json_format(value: object) -> None:
+    pool = DescriptorPool()
+    for one in FileDescriptorSet.FromString(descriptors(NESTED)).file:
+        pool.AddSerializedFile(one.SerializeToString())
+    rec = pool.FindMessageTypeByName("Rec")
+    if plain_fit(rec)(value):
+        json_format.ParseDict(value, GetMessageClass(rec)(), descriptor_pool=pool)
+
+
+def test_a_text_with_half_a_character_is_refused() -> None:
+    assert not accepts(proto(REC), rb'{"a":"\ud800"}', JSON)
+    assert accepts(proto(REC), rb'{"a":"\ud83d\ude00"}', JSON)
+
+
 @given(_JSON_VALUES)
 def test_any_json_is_judged(value: object) -> None:
     accepts(proto(NESTED), json.dumps(value).encode(), JSON)
@@ -229,6 +266,17 @@ def compiled_of(*files: FileDescriptorProto, root: str = "p.M") -> pb.Schema:
         root_message=root, compiled_bytes=FileDescriptorSet(file=files).SerializeToString()
     )
     return pb.Schema(type=pb.Schema.PROTOCOL_BUFFER, compiled_proto_schema=sent)
+
+
+def test_a_long_chain_of_messages_is_refused() -> None:
+    chain = file("m", message="M")
+    for number in range(3000):
+        holder = chain.message_type.add(name=f"M{number}")
+        name = f".p.M{number - 1}" if number else ".p.M"
+        holder.field.add(name="in", number=1, type=11, type_name=name, label=1)
+
+    with pytest.raises(InvalidArgument, match="too deeply"):
+        compiled(compiled_of(chain, root="p.M2999"), b"")
 
 
 def test_a_compiled_schema_may_have_its_files_in_any_order() -> None:

@@ -160,12 +160,11 @@ _JSON_VALUES = st.recursive(
 )
 
 
+_LONGS = st.integers(-(2**64), 2**64) | st.text("-+ 0123.", max_size=4)
 _FITTING = st.fixed_dictionaries(
     {},
     optional={
-        "in": st.fixed_dictionaries(
-            {}, optional={"n": st.integers(-(2**64), 2**64) | st.text("-+ 0123.", max_size=4)}
-        ),
+        "in": st.fixed_dictionaries({}, optional={"n": _LONGS}),
         "color": st.sampled_from(["RED", "GREEN", "BLUE", 0, 5, None]),
         "by_name": st.dictionaries(st.text(max_size=2), st.just({}), max_size=2),
         "numbers": st.lists(st.integers(-(2**32), 2**32), max_size=3),

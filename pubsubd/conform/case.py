@@ -25,6 +25,7 @@ GROUPS = {
     "CN": "Without exactly-once",
     "CO": "Ordering",
     "CD": "Delivery attempts and dead letters",
+    "CM": "Schemas",
 }
 
 LIBRARIES = {"P": "Python", "N": "Node", "G": "Go", "J": "Java", "X": "C++"}

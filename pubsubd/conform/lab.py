@@ -120,7 +120,8 @@ class Lab:
     def name(self, word: str) -> str:
         """A name that nothing else has, such as `projects/conformance/topics/conform-1f2e3d4c-7`.
 
-        `word` is `topic`, `subscription` or `snapshot`. What a case makes under it goes when the case ends.
+        `word` is `topic`, `subscription`, `snapshot` or `schema`. What a case makes under it goes when the
+        case ends.
         """
         name = f"projects/{self.setting.project}/{word}s/conform-{self.setting.run}-{next(_numbers)}"
         self.made.append(name)
@@ -152,7 +153,7 @@ class Lab:
         if self.made:
             # A new connection: the case may have done anything to its own.
             client = self.new_client()
-            for kind in ("snapshot", "subscription", "topic"):
+            for kind in ("snapshot", "subscription", "topic", "schema"):
                 names = [name for name in self.made if f"/{kind}s/" in name]
                 await asyncio.gather(*[self._delete(client, kind, name) for name in names])
         return list(self.made)
@@ -160,7 +161,7 @@ class Lab:
     async def _delete(self, client: Client, kind: str, name: str) -> None:
         delete = getattr(client, f"Delete{kind.title()}")
         try:
-            await delete(**{kind: name}, timeout=CLEAN_UP_SECONDS_MAX)
+            await delete(**{"name" if kind == "schema" else kind: name}, timeout=CLEAN_UP_SECONDS_MAX)
         except grpc.RpcError as error:
             if error.code() not in NOT_THERE:
                 return

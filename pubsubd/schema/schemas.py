@@ -8,7 +8,7 @@ Source: SchemaService, Topic.schema_settings.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from hashlib import blake2b
 from typing import Final
 
@@ -53,9 +53,6 @@ class Schemas:
         self._secret = secret
         self._schemas: dict[str, Revisions] = {}
         self._changed: dict[str, None] = {}
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._schemas)
 
     # -- from and to storage ------------------------------------------------------------------------------
 

@@ -167,7 +167,8 @@ def test_what_was_written_all_the_same_did_happen(schemas: Schemas) -> None:
     schemas.world.fail(written=True)
 
     assert all_of(schemas.world) == after
-    assert list(restored(schemas.world.store).schemas) == []
+    listed = restored(schemas.world.store).list_schemas(pb.ListSchemasRequest(parent=PARENT))
+    assert list(listed.schemas) == []
 
 
 def test_a_schema_with_a_compiled_text_is_not_compiled_again_after_a_restart(schemas: Schemas) -> None:
@@ -182,6 +183,16 @@ def test_a_schema_with_a_compiled_text_is_not_compiled_again_after_a_restart(sch
 
     world.publish(GOOD)
     refused(errors.Unfit, world.publish, b'{"b":1}')
+
+
+def test_schemas_that_are_cleared_are_gone_with_the_commit(schemas: Schemas) -> None:
+    schemas.create()
+    schemas.create(name="projects/p/schemas/other")
+    schemas.world.turn()
+    schemas.world.broker.schemas.clear()
+
+    assert schemas.world.broker.schemas.take_changed() == {SCHEMA: None, "projects/p/schemas/other": None}
+    assert all_of(schemas.world) == []
 
 
 def test_a_refused_request_changes_nothing(schemas: Schemas) -> None:

@@ -48,6 +48,7 @@ _SECONDS = (0, 1, 9, 11, 61, 601, 3601, 700_000)
 
 #: What an INVALID_ARGUMENT says, one of them: which field, or which quantity of the request, is wrong.
 _SUBJECTS = (
+    *("Invalid schema definition", "Invalid data in message"),
     *("(argument=", "(name=", "(dead_letter_topic=", "(schema=", "(ack_deadline=", "(ack_id=", "(token="),
     *("(endpoint=", "(version=", "message_count", "request_size", "attribute", "page_size", "update_mask"),
     *("message retention duration", "expiration duration", "minimum_backoff", "maximum_backoff"),

@@ -13,11 +13,15 @@ from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache
 
+from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
+
 from pubsubd.engine.engine import Damaged, Engine
 from pubsubd.eod.ack_id import AckIds, AckToken
 from pubsubd.model import filters, limits, names, paging
 from pubsubd.model.errors import InvalidArgument
 from pubsubd.model.matching import compile_filter
+from pubsubd.schema.compiled import check_definition, compiled, refusal
+from pubsubd.schema.mismatch import Mismatch
 from pubsubd.storage.store import Loaded
 from pubsubd.wire import pb
 from tests.fuzz.calls import CALLS, NAMES
@@ -457,6 +461,77 @@ def _storage_seeds() -> Iterator[bytes]:
             yield bytes((0, where, kind, 40, kind, 1, 2, 3, 4))
 
 
+# --- schemas -----------------------------------------------------------------------------------------------
+
+_AVRO_TYPES = (
+    '"string"',
+    '["null","int",{"type":"enum","name":"E","symbols":["A","B"]}]',
+    '{"type":"array","items":["null","long","bytes","double"]}',
+    '{"type":"map","values":{"type":"fixed","name":"x.F","size":2}}',
+    '{"type":"record","name":"R","fields":[{"name":"next","type":["null","R"],"default":null},'
+    '{"name":"n","type":{"type":"array","items":"null"}},{"name":"f","type":"float","default":1}]}',
+)
+_JSON_DATA = (
+    '"x"',
+    "null",
+    '{"int":3}',
+    "[null]",
+    '{"a":"xx"}',
+    '{"next":null,"n":[null],"f":1}',
+    '{"a":[]}',
+)
+_ENCODINGS = (pb.JSON, pb.BINARY)
+
+
+def schema(data: bytes) -> None:
+    """A definition is refused in words, or judges any data and goes together with itself."""
+    source = Source(data)
+    if source.below(2):
+        sent = pb.Schema(type=pb.Schema.AVRO, definition=source.text(_AVRO_TYPES))
+    else:
+        descriptors = _descriptors() if source.below(2) else _changed(_descriptors(), source)
+        whole = pb.CompiledProtoSchema(root_message="fuzz.Rec", compiled_bytes=descriptors)
+        sent = pb.Schema(type=pb.Schema.PROTOCOL_BUFFER, compiled_proto_schema=whole)
+    try:
+        check_definition(sent)
+        ready = compiled(sent, b"")
+    except InvalidArgument as error:
+        judge_refusal(error, "schema")
+        return
+    ready.check_compatible(ready)
+    for encoding in _ENCODINGS:
+        message = source.text(_JSON_DATA).encode() if source.below(2) else source.blob()
+        try:
+            ready.check(encoding)(message)
+        except Mismatch as mismatch:
+            error = refusal(sent.type, encoding, mismatch, "projects/p/schemas/abc", "12345678")
+            judge_refusal(error, "schema")
+
+
+@cache
+def _descriptors() -> bytes:
+    """Of a message with a field of every kind, some of them messages."""
+    file = FileDescriptorProto(name="fuzz.proto", package="fuzz", syntax="proto3")
+    rec = file.message_type.add(name="Rec")
+    for number in (*range(1, 10), *range(12, 19)):
+        label = 3 if number % 2 else 1
+        kind = rec.field.add(name=f"f{number}", number=number, type=number, label=label)
+        if number == 14:
+            kind.type_name = ".fuzz.E"
+    rec.field.add(name="in", number=20, type=11, label=1, type_name=".fuzz.Rec")
+    file.enum_type.add(name="E").value.add(name="A", number=0)
+    return FileDescriptorSet(file=[file]).SerializeToString()
+
+
+def _schema_seeds() -> Iterator[bytes]:
+    for number in range(len(_AVRO_TYPES)):
+        for value in range(len(_JSON_DATA)):
+            yield bytes((1, 0, number, 1, 0, value, 0, 2, 2, 0))
+    for changes in range(12):
+        yield bytes((0, 1, 1, 0, changes % 7, 0, 3, 8, 1, 9))
+        yield bytes((0, 0, changes, 40 + changes, changes % 5, 1, 2, 3, 4))
+
+
 TARGETS = {
     "stream": Target(stream, _stream_seeds, tuple(NAMES)),
     "unary": Target(unary, _unary_seeds, tuple(NAMES)),
@@ -465,4 +540,5 @@ TARGETS = {
     "ack-ids": Target(ack_id, _ack_id_seeds),
     "page-tokens": Target(page_token, _page_token_seeds),
     "storage": Target(storage, _storage_seeds),
+    "schemas": Target(schema, _schema_seeds, (*_AVRO_TYPES, *_JSON_DATA)),
 }

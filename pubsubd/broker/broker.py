@@ -55,7 +55,7 @@ from pubsubd.model.subscriptions import (
 )
 from pubsubd.model.topics import check_topic_update, created_topic, updated_topic
 from pubsubd.schema.revisions import Prepared, Revision
-from pubsubd.schema.schemas import Schemas, Stamps
+from pubsubd.schema.schemas import Held, Schemas, Stamps
 from pubsubd.wire import pb
 
 _PUBLISH = int(Kind.PUBLISH)
@@ -343,17 +343,34 @@ class Broker:
         topic.configure()
         self._trim(topic, now_us)
 
+    def held_against(self, request: pb.PublishRequest, request_bytes: int) -> Held | None:
+        """What the messages of a request are held against; None: nothing, or it will be refused otherwise."""
+        topic = self._topics.get(request.topic)
+        if topic is None or not topic.resource.HasField("schema_settings"):
+            return None
+        check_publish(request, request_bytes)  # whose refusals come first
+        return self.schemas.held(topic.resource.schema_settings)
+
     def publish(
-        self, request: pb.PublishRequest, request_bytes: int, caller: Caller, now_us: int
+        self,
+        request: pb.PublishRequest,
+        request_bytes: int,
+        caller: Caller,
+        now_us: int,
+        checked: Stamps | None = None,
     ) -> list[str]:
-        """Accept the messages of one request, all or none, and return their ids in order."""
+        """Accept the messages of one request, all or none, and return their ids in order.
+
+        `checked`: what a check of their schema came to that was made before.
+        """
         check_publish(request, request_bytes)
         topic = self._topic(request.topic)
         if self._uncommitted_bytes[0] + self._uncommitted_bytes[1] > limits.UNCOMMITTED_BYTES_MAX:
             raise errors.Unavailable("Storage is behind with what was published before; try again later.")
         messages, stamps = request.messages, None
         if topic.resource.HasField("schema_settings"):
-            stamps = self.schemas.stamps(topic.resource.schema_settings, messages)
+            held = self.schemas.held(topic.resource.schema_settings)
+            stamps = checked if checked is not None and checked.held == held else held.stamps(messages)
         self._uncommitted_bytes[1] += request_bytes
         return [str(message_id) for message_id in self._publish(topic, messages, caller, now_us, stamps)]
 

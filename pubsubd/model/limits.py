@@ -99,6 +99,9 @@ SCHEMA_REVISION_ID_CHARS: Final = 8
 SCHEMA_DEPTH_MAX: Final = 100
 #: Ours: how long the compiler of Protocol Buffers may take; for any reasonable definition it is a moment.
 SCHEMA_COMPILE_SECONDS_MAX: Final = 10.0
+#: Ours: messages of a larger request are held against their schema in a thread. A megabyte of tiny values
+#: takes a third of a second.
+SCHEMA_CHECK_BYTES_MAX: Final = 256 * 1024
 #: Ours: how many definitions are compiled at once, each by a process.
 SCHEMA_COMPILERS_MAX: Final = 4
 

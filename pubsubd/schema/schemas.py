@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from hashlib import blake2b
-from typing import Final
+from typing import Final, NamedTuple
 
 from pubsubd.model import errors, limits, names
 from pubsubd.model.paging import page
@@ -29,17 +29,46 @@ _NUMBER_MAX: Final = 10**12
 _VIEWS: Final = (pb.SCHEMA_VIEW_UNSPECIFIED, pb.BASIC, pb.FULL)
 
 
+class Held(NamedTuple):
+    """What the messages of a topic are held against."""
+
+    name: str
+    encoding: int
+    revisions: Sequence[Revision]  # in the order in which they are tried
+
+    def stamps(self, messages: Sequence[pb.PubsubMessage]) -> Stamps:
+        """Raises Unfit if one of the messages fits none of the revisions."""
+        return Stamps(self, self.accepted([message.data for message in messages]))
+
+    def accepted(self, datas: Sequence[bytes]) -> list[str]:
+        """The id of the first revision that accepts each of `datas`."""
+        tried = checks(self.revisions, self.encoding)
+        accepted = []
+        for data in datas:
+            for revision_id, check in tried:
+                try:
+                    check(data)
+                except Mismatch as mismatch:
+                    last = mismatch
+                else:
+                    accepted.append(revision_id)
+                    break
+            else:
+                schema_type = self.revisions[-1].resource.type
+                raise refusal(schema_type, self.encoding, last, self.name, revision_id)
+        return accepted
+
+
 class Stamps:
     """What accepted messages get beside what their publisher sent: under which revision each was accepted."""
 
-    def __init__(self, encoding: int, name: str, revision_ids: Sequence[str]) -> None:
-        self._encoding = ENCODINGS[encoding]
-        self._name = name
+    def __init__(self, held: Held, revision_ids: Sequence[str]) -> None:
+        self.held = held
         self._revision_ids = revision_ids
 
     def put_on(self, messages: Sequence[pb.PubsubMessage]) -> None:
         """What a publisher wrote under these keys is replaced."""
-        encoding, name = self._encoding, self._name
+        encoding, name = ENCODINGS[self.held.encoding], self.held.name
         for message, revision_id in zip(messages, self._revision_ids, strict=True):
             attributes = message.attributes
             attributes[ENCODING_ATTRIBUTE] = encoding
@@ -171,7 +200,7 @@ class Schemas:
         name, revision_id = names.schema_and_revision(request.name)
         one = [self._revision(name, revision_id)] if revision_id else []
         found = one or self._schema(name).in_range("", "")
-        self._accepted(name, found, request.encoding, [request.message])
+        Held(name, request.encoding, found).accepted([request.message])
         return pb.ValidateMessageResponse()
 
     # -- topics -------------------------------------------------------------------------------------------
@@ -189,42 +218,20 @@ class Schemas:
             kept = (before.first_revision_id, before.last_revision_id)
         self._schema(settings.schema).check_range(settings, kept)
 
-    def stamps(self, settings: pb.SchemaSettings, messages: Sequence[pb.PubsubMessage]) -> Stamps:
-        """Check the messages of one request against the schema of their topic.
+    def held(self, settings: pb.SchemaSettings) -> Held:
+        """What the messages of a topic with these settings are held against.
 
         Raises:
-            Unfit: a message fits none of the revisions.
             NotFound: the schema was deleted.
             FailedPrecondition: all revisions of the range were.
         """
-        name = settings.schema
-        schema = self._schemas.get(name)
+        schema = self._schemas.get(settings.schema)
         if schema is None:
             raise errors.schema_gone()
-        found = schema.in_range(settings.first_revision_id, settings.last_revision_id)
-        if not found:
+        revisions = schema.in_range(settings.first_revision_id, settings.last_revision_id)
+        if not revisions:
             raise errors.no_revision_in_range()
-        datas = [message.data for message in messages]
-        return Stamps(settings.encoding, name, self._accepted(name, found, settings.encoding, datas))
-
-    def _accepted(
-        self, name: str, revisions: Sequence[Revision], encoding: int, datas: Sequence[bytes]
-    ) -> list[str]:
-        """The id of the first revision that accepts each of `datas`."""
-        tried = checks(revisions, encoding)
-        accepted = []
-        for data in datas:
-            for revision_id, check in tried:
-                try:
-                    check(data)
-                except Mismatch as mismatch:
-                    last = mismatch
-                else:
-                    accepted.append(revision_id)
-                    break
-            else:
-                raise refusal(revisions[-1].resource.type, encoding, last, name, revision_id)
-        return accepted
+        return Held(schema.name, settings.encoding, revisions)
 
     def _schema(self, name: str) -> Revisions:
         schema = self._schemas.get(name)

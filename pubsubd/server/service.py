@@ -227,9 +227,13 @@ class Service:
 
     async def _publish(self, data: bytes, context: Context) -> bytes:
         request = parse(pb.PublishRequest, data)
-        broker = await self._engine.broker()
+        broker, checked = await self._engine.broker(), None
+        if len(data) > limits.SCHEMA_CHECK_BYTES_MAX and (held := broker.held_against(request, len(data))):
+            checked = await asyncio.to_thread(held.stamps, request.messages)
+            broker = await self._engine.broker()
         now_us = self._engine.now_us()
-        message_ids = broker.publish(request, len(data), broker.caller(client_name(context), now_us), now_us)
+        caller = broker.caller(client_name(context), now_us)
+        message_ids = broker.publish(request, len(data), caller, now_us, checked)
         await self._engine.settled()
         return _serialised(pb.PublishResponse(message_ids=message_ids))
 

@@ -429,6 +429,21 @@ def test_data_that_is_nested_or_long_without_end_does_no_harm(client: Client):
     client.Publish(topic=topic, messages=messages(b"\x00\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01\x00"))
 
 
+def test_large_request_is_checked_beside_others(client: Client):
+    topic = schemas.create_topic(client, schemas.create(client, avro('{"type":"array","items":"int"}')).name)
+    with ThreadPoolExecutor(1) as pool:
+        call = pool.submit(client.Publish, topic=topic, messages=messages(b"[" + b"1," * 2_000_000 + b"1]"))
+        slowest = 0.0
+        while not call.done():
+            began = time.monotonic()
+            client.ListSchemas(parent="projects/nobody")
+            slowest = max(slowest, time.monotonic() - began)
+    assert len(call.result().message_ids) == 1
+    assert slowest < 1
+    with refused(INVALID_ARGUMENT, "Message failed schema validation"):
+        client.Publish(topic=topic, messages=messages(b"[" + b"1," * 500_000 + b"]"))
+
+
 # --- what lasts ------------------------------------------------------------------------------------------
 
 

@@ -243,6 +243,24 @@ def test_messages_are_accepted_by_the_newest_revision_that_takes_them(schemas: S
     assert schemas.accepted_by(b'{"a":"x","r0":0,"r1":0,"r2":0}') == third
 
 
+def test_a_check_made_before_counts_as_long_as_nothing_changed(schemas: Schemas) -> None:
+    world = schemas.world
+    schemas.create(REVISIONS[0])
+    schemas.topic()
+    world.create_subscription()
+    request = pb.PublishRequest(topic=TOPIC, messages=[pb.PubsubMessage(data=DATAS[0])])
+    held = world.broker.held_against(request, 100)
+    assert held is not None
+    checked = held.stamps(request.messages)
+
+    bad = pb.PublishRequest(topic=TOPIC, messages=[pb.PubsubMessage(data=b"{}")])
+    world.broker.publish(bad, 100, world.caller(), world.now_us, checked)  # it was checked, we said
+    schemas.commit(REVISIONS[1])
+    with pytest.raises(errors.Unfit):
+        world.broker.publish(bad, 100, world.caller(), world.now_us, checked)
+    world.broker.publish(request, 100, world.caller(), world.now_us, checked)
+
+
 def test_a_range_leaves_out_what_is_older_and_newer(schemas: Schemas) -> None:
     first, second, third = schemas.three()
     schemas.topic(first_revision_id=second, last_revision_id=second)

@@ -130,12 +130,6 @@ async def definitions_are_checked(lab: Lab) -> str:
         "An empty definition": pb.Schema(type=pb.Schema.AVRO),
         "A definition without a type": pb.Schema(definition=AVRO.definition),
         "An unknown type": record(("a", "nothing")),
-        "Two messages": pb.Schema(
-            type=pb.Schema.PROTOCOL_BUFFER, definition='syntax = "proto3"; message A {} message B {}'
-        ),
-        "An import": pb.Schema(
-            type=pb.Schema.PROTOCOL_BUFFER, definition='syntax = "proto3"; import "x.proto"; message A {}'
-        ),
     }
     for what, schema in bad.items():
         with about(what), refused(INVALID_ARGUMENT):
@@ -152,6 +146,7 @@ async def definitions_are_checked(lab: Lab) -> str:
 async def what_is_not_there_is_not_found(lab: Lab) -> str:
     made, nowhere = await create(lab), lab.name("schema")
     client = lab.client
+    await client.CommitSchema(name=made.name, schema=WITH_C)
     for what, call in {
         "GetSchema": client.GetSchema(name=nowhere),
         "GetSchema of a revision": client.GetSchema(name=f"{made.name}@deadbeef"),
@@ -535,3 +530,24 @@ async def schemas_survive_a_kill(lab: Lab) -> str:
         with refused(INVALID_ARGUMENT):
             await publish(sub, b'{"c":1}')
     return "Both revisions were, and messages were held against them."
+
+
+@case("CM-29", promise="A Protocol Buffer text has one message at its top level, and no imports.", seconds=2)
+async def proto_definitions_are_checked(lab: Lab) -> str:
+    parent = f"projects/{lab.setting.project}"
+    for what, text in {
+        "Two messages": "message A {} message B {}",
+        "No message": "",
+        "An import": 'import "x.proto"; message A {}',
+        "A service": "message A {} service S { rpc Do(A) returns (A); }",
+        "An unknown type": "message A { Nobody a = 1; }",
+    }.items():
+        schema = pb.Schema(type=pb.Schema.PROTOCOL_BUFFER, definition=f'syntax = "proto3"; {text}')
+        with about(what), refused(INVALID_ARGUMENT):
+            await lab.client.ValidateSchema(parent=parent, schema=schema)
+    for schema in (
+        PROTO,
+        proto("message In { int32 x = 1; }", "enum E { A = 0; }", "In in = 1;", "E e = 2;"),
+    ):
+        await lab.client.ValidateSchema(parent=parent, schema=schema)
+    return "Five were refused; types inside the message are accepted."

@@ -40,7 +40,7 @@ from pubsubd.broker.tail import TailBudget
 from pubsubd.broker.topic import Topic
 from pubsubd.eod.ack_id import AckIds
 from pubsubd.eod.endings import EndingRow
-from pubsubd.model import errors, limits, names, requests, snapshots
+from pubsubd.model import errors, limits, names, policies, requests, snapshots
 from pubsubd.model.dead_letter import forwarded
 from pubsubd.model.events import Event, Kind
 from pubsubd.model.message import ordering_key_hash, payload_hash, stored_messages
@@ -60,6 +60,7 @@ from pubsubd.wire import pb
 
 _PUBLISH = int(Kind.PUBLISH)
 _SCHEMA = "schema"  # the kind of its documents
+_POLICY = "policy"  # the kind of their documents
 # Below this many timers sweeping them costs more than it frees.
 _TIMERS_MIN = 1000
 
@@ -102,6 +103,7 @@ class Broker:
         self._subscriptions: dict[str, Subscription] = {}
         self._snapshots: dict[str, Snapshot] = {}
         self.schemas = Schemas(secret)
+        self.policies: dict[str, pb.Policy] = {}  # by full name of their resource, if one was ever set
         self._budget = TailBudget()
         self._uncommitted_bytes = [0, 0]  # published: in the commit under way, and since
         self._resting: dict[Subscription, None] = {}  # no consumers, but messages at hand; oldest first
@@ -158,6 +160,8 @@ class Broker:
         for document in saved.documents:
             if document.kind == _SCHEMA:
                 broker.schemas.restore(document.name, document.data)
+            if document.kind == _POLICY:
+                broker.policies[document.name] = pb.Policy.FromString(document.data)
         endings: dict[int, list[EndingRow]] = {}
         for ending in saved.endings:
             endings.setdefault(ending.sub_id, []).append(ending)
@@ -327,8 +331,11 @@ class Broker:
 
     def delete_topic(self, request: pb.DeleteTopicRequest, now_us: int) -> None:
         names.check_topic(request.topic)
-        topic = self._topic(request.topic)
+        self._remove_topic(self._topic(request.topic), now_us)
+
+    def _remove_topic(self, topic: Topic, now_us: int) -> None:
         del self._topics[topic.name]
+        self._forget_policy(topic.name)
         topic.deleted = True
         self._topic_changed(topic, "deleted", now_us)
         # What it retained beyond the needs of its subscriptions goes.
@@ -571,6 +578,7 @@ class Broker:
     def _remove(self, subscription: Subscription, change: str, now_us: int) -> None:
         topic = subscription.topic
         del self._subscriptions[subscription.name]
+        self._forget_policy(subscription.name)
         topic.subscriptions.pop(subscription.sub_id, None)
         del topic.referrers[subscription.sub_id]
         topic.configure()
@@ -682,6 +690,7 @@ class Broker:
     def _remove_snapshot(self, snapshot: Snapshot, change: str, now_us: int) -> None:
         snapshot.timer_us = None
         del self._snapshots[snapshot.name]
+        self._forget_policy(snapshot.name)
         del snapshot.topic.snapshots[snapshot.snapshot_id]
         self._snapshot_changed(snapshot, change, now_us)
         self.ledger.now.snapshots[snapshot.snapshot_id] = None
@@ -797,6 +806,53 @@ class Broker:
         if subscription.resource.enable_message_ordering and not snapshot.ordered:
             raise errors.unordered_snapshot()
         return snapshot
+
+    # -- policies -----------------------------------------------------------------------------------------
+
+    def get_iam_policy(self, request: pb.GetIamPolicyRequest) -> pb.Policy:
+        policies.check_get(request)
+        return self._policy(request.resource)
+
+    def set_iam_policy(self, request: pb.SetIamPolicyRequest, now_us: int) -> pb.Policy:
+        policies.check_set(request)
+        policy = policies.replaced(self._policy(request.resource), request, now_us)
+        self.policies[request.resource] = policy
+        self.ledger.now.documents[_POLICY, request.resource] = policy.SerializeToString()
+        return policy
+
+    def test_iam_permissions(self, request: pb.TestIamPermissionsRequest) -> pb.TestIamPermissionsResponse:
+        """Nothing is refused here to anybody, so whoever asks has all of them."""
+        policies.check_test(request)
+        held = request.permissions if self._has_resource(request.resource) else ()
+        return pb.TestIamPermissionsResponse(permissions=held)
+
+    def _policy(self, resource: str) -> pb.Policy:
+        if not self._has_resource(resource):
+            raise errors.not_found(resource)
+        return self.policies.get(resource) or policies.no_policy()
+
+    def _has_resource(self, name: str) -> bool:
+        return name in self._topics or name in self._subscriptions or name in self._snapshots
+
+    def _forget_policy(self, resource: str) -> None:
+        if self.policies.pop(resource, None) is not None:
+            self.ledger.now.documents[_POLICY, resource] = None
+
+    # -- everything ---------------------------------------------------------------------------------------
+
+    def reset(self, now_us: int) -> None:
+        """Delete every resource of every project, with all messages; streams end with NOT_FOUND.
+
+        What is no resource stays: secrets, keys, and the counters that make ids.
+        """
+        for topic in self._topics_by_id.values():
+            topic.subscriptions.clear()  # or each that goes would ask what the others still need
+        for snapshot in list(self._snapshots.values()):
+            self._remove_snapshot(snapshot, "deleted", now_us)
+        for subscription in list(self._subscriptions.values()):
+            self._remove(subscription, "deleted", now_us)
+        for topic in list(self._topics.values()):
+            self._remove_topic(topic, now_us)
 
     # -- consuming ----------------------------------------------------------------------------------------
 

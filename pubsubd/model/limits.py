@@ -105,6 +105,13 @@ SCHEMA_CHECK_BYTES_MAX: Final = 256 * 1024
 #: Ours: how many definitions are compiled at once, each by a process.
 SCHEMA_COMPILERS_MAX: Final = 4
 
+# --- policies --------------------------------------------------------------------------------------------
+
+#: Policy.bindings (principals of all bindings together)
+POLICY_MEMBERS_MAX: Final = 1500
+#: Ours: Policy.etag, as long as those of the service.
+ETAG_BYTES: Final = 8
+
 # --- publish ---------------------------------------------------------------------------------------------
 
 #: quotas, "publish request" and "messages"

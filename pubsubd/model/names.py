@@ -81,6 +81,11 @@ def leaf(name: str) -> str:
     return name.rpartition("/")[2]
 
 
+def collection_of(name: str) -> str:
+    """The word before the last segment, `topics` of `projects/p/topics/t`; empty where there is none."""
+    return name.rpartition("/")[0].rpartition("/")[2]
+
+
 def project_of(name: str) -> str:
     """The project that a valid name lies in: `projects/p` of `projects/p/topics/t`."""
     return name[: name.index("/", len("projects/"))]

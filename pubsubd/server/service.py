@@ -1,4 +1,4 @@
-"""The unary methods of Publisher and Subscriber, and the table of all methods that the server knows."""
+"""The unary methods of Publisher, Subscriber and IAMPolicy, and the table of all methods of the server."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Service:
         ours = self._table()
         found = []
         for service, methods in SERVICES.items():
-            if service.startswith("google.pubsub."):
+            if service.startswith("google."):
                 table = {name: self._handler(method, ours.get(name)) for name, method in methods.items()}
                 found.append(grpc.method_handlers_generic_handler(service, table))
         return found
@@ -158,6 +158,9 @@ class Service:
             "Acknowledge": self._acknowledge,
             "ModifyAckDeadline": self._modify_ack_deadline,
             **SchemaHandlers(self._engine, self._unique, self._look, self._change).table(),
+            "GetIamPolicy": self._look(pb.GetIamPolicyRequest, Broker.get_iam_policy),
+            "SetIamPolicy": self._change(pb.SetIamPolicyRequest, Broker.set_iam_policy),
+            "TestIamPermissions": self._look(pb.TestIamPermissionsRequest, Broker.test_iam_permissions),
         }
 
     def _look(self, request_class: Any, command: Callable[[Broker, Any], Any]) -> Handler:

@@ -10,6 +10,139 @@ from google.protobuf.internal import containers, well_known_types
 from google.protobuf.internal.enum_type_wrapper import EnumTypeWrapper
 from google.protobuf.message import Message
 
+class GetPolicyOptions(Message):
+    def __init__(
+        self,
+        *,
+        requested_policy_version: int | None = ...,
+    ) -> None: ...
+    requested_policy_version: int
+
+class Expr(Message):
+    def __init__(
+        self,
+        *,
+        expression: str | None = ...,
+        title: str | None = ...,
+        description: str | None = ...,
+        location: str | None = ...,
+    ) -> None: ...
+    expression: str
+    title: str
+    description: str
+    location: str
+
+class Policy(Message):
+    def __init__(
+        self,
+        *,
+        version: int | None = ...,
+        bindings: Iterable[Binding | Mapping[str, Any]] | None = ...,
+        audit_configs: Iterable[AuditConfig | Mapping[str, Any]] | None = ...,
+        etag: bytes | None = ...,
+    ) -> None: ...
+    version: int
+    @property
+    def bindings(self) -> containers.RepeatedCompositeFieldContainer[Binding]: ...
+    @property
+    def audit_configs(self) -> containers.RepeatedCompositeFieldContainer[AuditConfig]: ...
+    etag: bytes
+
+class Binding(Message):
+    def __init__(
+        self,
+        *,
+        role: str | None = ...,
+        members: Iterable[str] | None = ...,
+        condition: Expr | Mapping[str, Any] | None = ...,
+    ) -> None: ...
+    role: str
+    @property
+    def members(self) -> containers.RepeatedScalarFieldContainer[str]: ...
+    @property
+    def condition(self) -> Expr: ...
+
+class AuditConfig(Message):
+    def __init__(
+        self,
+        *,
+        service: str | None = ...,
+        audit_log_configs: Iterable[AuditLogConfig | Mapping[str, Any]] | None = ...,
+    ) -> None: ...
+    service: str
+    @property
+    def audit_log_configs(self) -> containers.RepeatedCompositeFieldContainer[AuditLogConfig]: ...
+
+class AuditLogConfig(Message):
+    LogType: EnumTypeWrapper
+    LOG_TYPE_UNSPECIFIED: int
+    ADMIN_READ: int
+    DATA_WRITE: int
+    DATA_READ: int
+    def __init__(
+        self,
+        *,
+        log_type: int | None = ...,
+        exempted_members: Iterable[str] | None = ...,
+    ) -> None: ...
+    log_type: int
+    @property
+    def exempted_members(self) -> containers.RepeatedScalarFieldContainer[str]: ...
+
+class FieldMask(Message, well_known_types.FieldMask):
+    def __init__(
+        self,
+        *,
+        paths: Iterable[str] | None = ...,
+    ) -> None: ...
+    @property
+    def paths(self) -> containers.RepeatedScalarFieldContainer[str]: ...
+
+class SetIamPolicyRequest(Message):
+    def __init__(
+        self,
+        *,
+        resource: str | None = ...,
+        policy: Policy | Mapping[str, Any] | None = ...,
+        update_mask: FieldMask | Mapping[str, Any] | None = ...,
+    ) -> None: ...
+    resource: str
+    @property
+    def policy(self) -> Policy: ...
+    @property
+    def update_mask(self) -> FieldMask: ...
+
+class GetIamPolicyRequest(Message):
+    def __init__(
+        self,
+        *,
+        resource: str | None = ...,
+        options: GetPolicyOptions | Mapping[str, Any] | None = ...,
+    ) -> None: ...
+    resource: str
+    @property
+    def options(self) -> GetPolicyOptions: ...
+
+class TestIamPermissionsRequest(Message):
+    def __init__(
+        self,
+        *,
+        resource: str | None = ...,
+        permissions: Iterable[str] | None = ...,
+    ) -> None: ...
+    resource: str
+    @property
+    def permissions(self) -> containers.RepeatedScalarFieldContainer[str]: ...
+
+class TestIamPermissionsResponse(Message):
+    def __init__(
+        self,
+        *,
+        permissions: Iterable[str] | None = ...,
+    ) -> None: ...
+    @property
+    def permissions(self) -> containers.RepeatedScalarFieldContainer[str]: ...
+
 class Duration(Message, well_known_types.Duration):
     def __init__(
         self,
@@ -21,15 +154,6 @@ class Duration(Message, well_known_types.Duration):
     nanos: int
 
 class Empty(Message): ...
-
-class FieldMask(Message, well_known_types.FieldMask):
-    def __init__(
-        self,
-        *,
-        paths: Iterable[str] | None = ...,
-    ) -> None: ...
-    @property
-    def paths(self) -> containers.RepeatedScalarFieldContainer[str]: ...
 
 NullValue: EnumTypeWrapper
 NULL_VALUE: int

@@ -221,6 +221,19 @@ In each of them a bad id never undoes a good one. The server never chooses by cl
     help="Both at once, as for the official emulator: localhost:8085, [::1]:8085, :8085.",
 )
 @_option(
+    "--grpc-port",
+    heading="Where to listen",
+    parse=parse_port,
+    metavar="PORT",
+    help="One more port, for gRPC alone: it saves the way through the port that REST shares.",
+)
+@_option(
+    "--no-rest",
+    heading="Where to listen",
+    is_flag=True,
+    help="No REST: the port is for gRPC alone.",
+)
+@_option(
     "--project",
     heading="Where to listen",
     parse=parse_project,
@@ -315,6 +328,12 @@ In each of them a bad id never undoes a good one. The server never chooses by cl
     help="json writes one object a line.",
 )
 @_option(
+    "--no-reset",
+    heading="For tests",
+    is_flag=True,
+    help="Refuse POST /reset, which deletes everything in all projects.",
+)
+@_option(
     "--admin",
     heading="For tests",
     parse=parse_port,
@@ -396,6 +415,9 @@ def settings_of(ctx: click.Context) -> Settings:
     return Settings(
         hosts=hosts,
         port=port,
+        grpc_port=ctx.params["grpc_port"],
+        rest=not ctx.params["no_rest"],
+        reset=not ctx.params["no_reset"],
         project=ctx.params["project"],
         data_dir=data_dir,
         durability=ctx.params["durability"],
@@ -437,6 +459,8 @@ def banner(settings: Settings, started: Started) -> str:
         lines.append(f"  data       {click.format_filename(settings.data_dir)} {plain}")
     sealed = f", sealed into {click.format_filename(started.journal_dir)}" if started.journal_dir else ""
     lines.append(f"  journal    {'on' if settings.journal else 'off'}{sealed}")
+    if started.grpc_port is not None:
+        lines.append(f"  grpc       {dial(started.hosts, started.grpc_port)}")
     if started.admin_port is not None:
         lines.append(f"  admin      {LOOPBACK_V4}:{started.admin_port}")
     lines += ["", f"  export PUBSUB_EMULATOR_HOST={dial(started.hosts, started.port)}"]

@@ -58,6 +58,9 @@ class Settings:
 
     hosts: tuple[str, ...] = field(default_factory=loopback_hosts)
     port: int = PORT_DEFAULT  # 0 picks a free one
+    grpc_port: int | None = None  # one more port, of gRPC alone; 0 picks a free one
+    rest: bool = True  # False: the port is of gRPC alone
+    reset: bool = True  # whether POST /reset does what it says
     project: str | None = None  # only for the banner: any project exists
     data_dir: Path | None = field(default_factory=default_data_dir)  # None keeps everything in memory
     durability: Durability = "process"
@@ -78,6 +81,7 @@ class Started:
     hosts: tuple[str, ...]
     admin_port: int | None = None
     journal_dir: Path | None = None  # where segments go; None if none are written
+    grpc_port: int | None = None
 
 
 class StartupError(Exception):

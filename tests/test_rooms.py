@@ -72,7 +72,9 @@ ROOMS = {
     "roll": shell(
         "broker", "eod", "journal", "model", "storage", "wire", never={"grpc", "aiosqlite", "asyncio"}
     ),
-    "server": shell("engine", "eod", "logs", "model", "schema", "settings", "wire", never=DATABASES),
+    "server": shell("engine", "eod", "logs", "model", "rest", "schema", "settings", "wire", never=DATABASES),
+    # HTTP, and the port that it shares with gRPC; what it calls is handed in.
+    "rest": shell("model", "wire", never=DATABASES | {"grpc"}),
     "settings": shell(never=WORLD - {"pathlib", "platformdirs", "socket"}),
     "logs": shell("settings", never={"grpc"}),
     # Judges servers from outside, so it must not know how ours is made.
@@ -86,7 +88,7 @@ INTERFACES = {"server": frozenset({"broker"})}
 
 # The one place where a server is put together out of its parts.
 COMPOSITION = {
-    "pubsubd.server.run": frozenset({"broker", "eod", "flow", "journal", "storage"}),
+    "pubsubd.server.run": frozenset({"broker", "eod", "flow", "journal", "rest", "storage"}),
     "pubsubd.server.sealing": frozenset({"journal"}),
 }
 

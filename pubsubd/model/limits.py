@@ -227,3 +227,20 @@ ACTIVITY_STEP_US: Final = HOUR_US
 #: Ours: seeks that moved the cursor back, each to a later point than the one before, that ack ids are told
 #: apart by.
 EPOCHS_MAX: Final = 256
+
+# --- the port --------------------------------------------------------------------------------------------
+
+#: Ours: how long a connection may say nothing before it is closed; gRPC and HTTP clients speak at once.
+FIRST_BYTES_SECONDS_MAX: Final = 60.0
+#: Ours: how long no connections are accepted when there is no room for one more.
+ACCEPT_PAUSE_SECONDS: Final = 1.0
+#: Ours: a request of REST; the 10 MB of a publish request take 13.4 MB in base64.
+HTTP_BODY_BYTES_MAX: Final = 32 * 1024**2
+#: Ours: how long the body of a request may take to arrive.
+HTTP_BODY_SECONDS_MAX: Final = 60.0
+#: Ours: how long a connection is kept for another request.
+HTTP_KEEP_ALIVE_SECONDS: Final = 75.0
+#: Ours: how long the rest of a body that was refused is read, so that its sender hears why.
+HTTP_LINGER_SECONDS: Final = 5.0
+#: Ours: query parameters of one request.
+HTTP_PARAMETERS_MAX: Final = 100

@@ -65,7 +65,9 @@ def client_name(context: Context) -> str:
         if key == "user-agent":
             agent = str(value)
             break
-    return f"{agent} {context.peer().rpartition(':')[0]}"
+    # Through the port that REST shares it comes from the front, which names itself after the client.
+    peer = context.peer().rpartition("/")[2]
+    return f"{agent} {peer.rpartition(':')[0]}"
 
 
 async def refuse(context: Context, error: PubsubError) -> NoReturn:

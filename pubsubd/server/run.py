@@ -10,7 +10,9 @@ import signal
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import grpc
 from filelock import FileLock, Timeout
@@ -21,14 +23,19 @@ from pubsubd import __version__
 from pubsubd.engine.engine import Damaged, Engine, Left
 from pubsubd.logs import configure
 from pubsubd.model import limits
+from pubsubd.rest.front import CannotListen, Front, listen, upstream_target
 from pubsubd.server.admin import SERVICE as ADMIN_SERVICE
 from pubsubd.server.admin import Admin
+from pubsubd.server.local import LocalCalls
 from pubsubd.server.sealing import Place, Sealer, abandon, prepare
 from pubsubd.server.service import Service
 from pubsubd.settings import LOOPBACK_V4, Durability, Settings, Started, StartupError
 from pubsubd.storage.store import StorageFailed, Store, Unusable
 from pubsubd.wire.pool import POOL
 from pubsubd.wire.services import SERVICES
+
+if TYPE_CHECKING:
+    from pubsubd.rest.server import Http
 
 _log = logging.getLogger("pubsubd.server")
 
@@ -123,15 +130,24 @@ async def _serve(
     _never_stopped.append(server)
     server.add_generic_rpc_handlers(tuple(service.handlers()))
     healths = _add_health_and_reflection(server)
+    front: Front | None = None
+    rest = Rest(LocalCalls(service.unary()), settings.reset)
     admin = grpc.aio.server(options=_OPTIONS)
     admin.add_generic_rpc_handlers((Admin(engine, store.faults.inject, sealer).handler(),))
     try:
-        port = _bind(server, settings.hosts, settings.port)
-        admin_port = None
+        if settings.rest:
+            front, port = _bind_front(server, settings, rest)
+        else:
+            port = _bind(server, settings.hosts, settings.port)
+        admin_port = grpc_port = None
+        if settings.grpc_port is not None:
+            grpc_port = _bind(server, settings.hosts, settings.grpc_port)
         if settings.admin_port is not None:
             admin_port = _bind(admin, (LOOPBACK_V4,), settings.admin_port)
             await admin.start()
         await server.start()
+        if front is not None:
+            front.start()
         for name in _public_services():
             await healths.set(name, health_pb2.HealthCheckResponse.SERVING)
         _tune_garbage_collection()
@@ -139,20 +155,48 @@ async def _serve(
         _never_stopped.remove(server)
         await server.stop(None)
         await admin.stop(None)
+        if front is not None:
+            front.close()
         if sealer is not None:
             await sealer.close(last=False)
         await engine.stop()
         raise
     segments = place.journal_dir if place and place.refusal is None else None
-    announce(Started(port, settings.hosts, admin_port, segments))
+    announce(Started(port, settings.hosts, admin_port, segments, grpc_port))
     await _until(stop, engine)
     await healths.enter_graceful_shutdown()
     await service.close()
     left = await engine.stop()
     await service.answered()
+    if front is not None:
+        await rest.answered()
+        await front.flushed()
     if sealer is not None:
         await sealer.close(last=True)
     return _farewell(left)
+
+
+class Rest:
+    """REST, which nobody pays for before the first request: its library takes a third of a second to load."""
+
+    def __init__(self, calls: LocalCalls, reset: bool) -> None:
+        self._calls = calls
+        self._reset = reset
+        self._http: Http | None = None
+        self._loading = asyncio.Lock()
+
+    async def protocols(self) -> Callable[[], asyncio.Protocol]:
+        """What makes protocols for connections of HTTP."""
+        async with self._loading:
+            if self._http is None:
+                # In a thread: streams and calls go on meanwhile.
+                module = await asyncio.to_thread(import_module, "pubsubd.rest.server")
+                self._http = module.Http(self._calls, self._reset)
+            return self._http
+
+    async def answered(self) -> None:
+        if self._http is not None:
+            await self._http.answered()
 
 
 async def _until(stop: asyncio.Event, engine: Engine) -> None:
@@ -220,11 +264,27 @@ def _bind(server: grpc.aio.Server, hosts: tuple[str, ...], port: int) -> int:
         except RuntimeError:
             bound = 0
         if not bound:
-            raise StartupError(
-                f"cannot listen on {address}: the port is taken or the address is not this machine's "
-                "(--port 0 picks a free port)"
-            )
+            raise _cannot_listen(address)
     return bound
+
+
+def _cannot_listen(address: str) -> StartupError:
+    return StartupError(
+        f"cannot listen on {address}: the port is taken or the address is not this machine's "
+        "(--port 0 picks a free port)"
+    )
+
+
+def _bind_front(server: grpc.aio.Server, settings: Settings, rest: Rest) -> tuple[Front, int]:
+    """The port that gRPC and REST share, with `server` behind it."""
+    try:
+        listeners = listen(settings.hosts, settings.port)
+    except CannotListen as error:
+        raise _cannot_listen(str(error)) from error
+    target, name = upstream_target()
+    behind: int = server.add_insecure_port(target)
+    port: int = listeners[0].getsockname()[1]
+    return Front(listeners, name or behind, rest.protocols), port
 
 
 def _public_services() -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import grpc
@@ -40,6 +40,9 @@ from pubsubd.server.schemas import SchemaHandlers
 from pubsubd.server.stream import Streams
 from pubsubd.wire import pb
 from pubsubd.wire.services import SERVICES, Method
+
+#: By which `Service.unary` knows what deletes everything; no gRPC client can call it.
+RESET = "reset"
 
 _EMPTY = b""
 _LOOKS_MAX = 3
@@ -89,13 +92,27 @@ class Service:
 
     def handlers(self) -> list[grpc.GenericRpcHandler]:
         """Every method of every service in `proto/google`; those without behaviour yet say so."""
-        ours = self._table()
+        ours = self.unary()
         found = []
         for service, methods in SERVICES.items():
             if service.startswith("google."):
-                table = {name: self._handler(method, ours.get(name)) for name, method in methods.items()}
+                table = {name: self._handler(method, ours) for name, method in methods.items()}
                 found.append(grpc.method_handlers_generic_handler(service, table))
         return found
+
+    def unary(self) -> dict[str, Handler]:
+        """Every method that does not stream, by its path; and what is a method of no service."""
+        ours = self._table()
+        public = [
+            method
+            for service, methods in SERVICES.items()
+            if service.startswith("google.")
+            for method in methods.values()
+            if not method.server_streaming
+        ]
+        handlers = {method.path: ours.get(method.name) or _later(method.name) for method in public}
+        handlers[RESET] = self._reset
+        return {path: self._noted(handler) for path, handler in handlers.items()}
 
     async def close(self) -> None:
         """Before the server stops: end streams and waiting pulls in the way their clients expect."""
@@ -110,10 +127,10 @@ class Service:
         if self._calls:
             await asyncio.wait(self._calls, timeout=limits.ANSWER_SECONDS_MAX)
 
-    def _handler(self, method: Method, handler: Handler | None) -> MethodHandler:
+    def _handler(self, method: Method, handlers: Mapping[str, Handler]) -> MethodHandler:
         if method.server_streaming:
             return grpc.stream_stream_rpc_method_handler(self.streams.streaming_pull)
-        return unary(self._noted(handler or _later(method.name)))
+        return unary(handlers[method.path])
 
     def _noted(self, handler: Handler) -> Handler:
         async def handle(data: bytes, context: Context) -> bytes:
@@ -281,6 +298,11 @@ class Service:
             found = answer.answer(request.ack_ids, failed, self._policy)
             assert found is not None
             await refuse_ack_ids(context, found)
+        return _EMPTY
+
+    async def _reset(self, data: bytes, context: Context) -> bytes:
+        (await self._engine.broker()).reset(self._engine.now_us())
+        await self._engine.settled()
         return _EMPTY
 
     async def _pull(self, data: bytes, context: Context) -> bytes:

@@ -10,7 +10,7 @@ It holds the well-known types too, so that nothing here depends on what else the
 from pathlib import Path
 from typing import Any
 
-from google.protobuf.descriptor import Descriptor
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.internal.enum_type_wrapper import EnumTypeWrapper
@@ -59,3 +59,11 @@ def _message_class(message: Descriptor) -> type[Message]:
         if not hasattr(made, name):
             setattr(made, name, _message_class(nested))
     return made
+
+
+def is_repeated(field: FieldDescriptor) -> bool:
+    """Whether the field is a list or a map. Of the two ways to ask each is missing from some version."""
+    known: Any = field
+    if hasattr(known, "is_repeated"):
+        return bool(known.is_repeated)
+    return bool(known.label == FieldDescriptor.LABEL_REPEATED)

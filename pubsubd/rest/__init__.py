@@ -1,0 +1,1 @@
+"""One port for gRPC and for REST. See DESIGN.md."""

@@ -232,6 +232,8 @@ EPOCHS_MAX: Final = 256
 
 #: Ours: how long a connection may say nothing before it is closed; gRPC and HTTP clients speak at once.
 FIRST_BYTES_SECONDS_MAX: Final = 60.0
+#: Ours: descriptors that the server asks for, if its surroundings allow as many.
+DESCRIPTORS_MAX: Final = 65_536
 #: Ours: how long no connections are accepted when there is no room for one more.
 ACCEPT_PAUSE_SECONDS: Final = 1.0
 #: Ours: a request of REST; the 10 MB of a publish request take 13.4 MB in base64.

@@ -21,6 +21,7 @@ import sys
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import count
 from typing import Any, Final
+from urllib.parse import unquote
 
 from pubsubd.model import limits
 from pubsubd.rest.relay import Relay
@@ -192,7 +193,8 @@ class Front:
             return server
         server = socket.socket(socket.AF_UNIX)
         server.setblocking(False)
-        server.bind(f"\0{self._upstream}-{next(self._numbers)}/{peer_name(address)}")
+        # gRPC shows it encoded, as it would show the address itself.
+        server.bind(f"\0{self._upstream}-{next(self._numbers)}/{unquote(peer_name(address))}")
         while True:
             try:
                 server.connect(f"\0{self._upstream}")

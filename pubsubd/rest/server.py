@@ -73,7 +73,7 @@ class _Connection(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        if status >= 500:
+        if status >= 500 and not isinstance(exc, ConnectionError):
             _log.error("a request could not be answered; this is a bug in pubsubd", exc_info=exc)
             refused = error_tree("INTERNAL", "The server failed to answer the request; see its log.")
         else:
@@ -119,8 +119,9 @@ class Http:
         try:
             response = await self._answer(request)
             # Written here and not by who called, so that it counts as answered when it is written.
-            await response.prepare(request)
-            await response.write_eof()
+            with contextlib.suppress(ConnectionError):
+                await response.prepare(request)
+                await response.write_eof()
             return response
         finally:
             self._answering.discard(me)
@@ -230,6 +231,8 @@ def _target(request: web.BaseRequest) -> str:
 
 
 async def _body(request: web.BaseRequest) -> bytes:
+    if (request.content_length or 0) > limits.HTTP_BODY_BYTES_MAX:
+        raise request_too_large(limits.HTTP_BODY_BYTES_MAX)
     expected = request.headers.get("Expect", "").lower() == "100-continue"
     if expected and request.version >= HttpVersion11:
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")

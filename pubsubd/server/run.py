@@ -9,7 +9,7 @@ import os
 import signal
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -151,6 +151,7 @@ async def _serve(
         for name in _public_services():
             await healths.set(name, health_pb2.HealthCheckResponse.SERVING)
         _tune_garbage_collection()
+        _raise_descriptor_limit()
     except StartupError:
         _never_stopped.remove(server)
         await server.stop(None)
@@ -300,6 +301,19 @@ def _add_health_and_reflection(server: grpc.aio.Server) -> health.aio.HealthServ
     names = [*_public_services(), health.SERVICE_NAME, reflection.SERVICE_NAME]
     reflection.enable_server_reflection(names, server, pool=POOL)
     return healths
+
+
+def _raise_descriptor_limit() -> None:
+    """A connection of gRPC takes three descriptors on the shared port, and the usual limit is 1024."""
+    try:
+        import resource
+    except ImportError:  # Windows, which has no such limit
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = limits.DESCRIPTORS_MAX if hard == resource.RLIM_INFINITY else min(hard, limits.DESCRIPTORS_MAX)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _tune_garbage_collection() -> None:

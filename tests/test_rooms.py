@@ -72,7 +72,7 @@ ROOMS = {
     "roll": shell(
         "broker", "eod", "journal", "model", "storage", "wire", never={"grpc", "aiosqlite", "asyncio"}
     ),
-    "server": shell("engine", "eod", "logs", "model", "rest", "schema", "settings", "wire", never=DATABASES),
+    "server": shell("engine", "eod", "logs", "model", "schema", "settings", "wire", never=DATABASES),
     # HTTP, and the port that it shares with gRPC; what it calls is handed in.
     "rest": shell("model", "wire", never=DATABASES | {"grpc"}),
     "settings": shell(never=WORLD - {"pathlib", "platformdirs", "socket"}),

@@ -26,6 +26,7 @@ GROUPS = {
     "CO": "Ordering",
     "CD": "Delivery attempts and dead letters",
     "CM": "Schemas",
+    "CR": "REST",
 }
 
 LIBRARIES = {"P": "Python", "N": "Node", "G": "Go", "J": "Java", "X": "C++"}

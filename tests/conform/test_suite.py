@@ -15,7 +15,7 @@ from pubsubd.conform.endpoint import Endpoint
 from pubsubd.conform.lab import Lab, Setting
 
 # How many cases each group of the checklist has; they are numbered from 01 without a gap.
-COUNTS = {"CT": 28, "CS": 62, "CE": 39, "CN": 12, "CO": 20, "CD": 11, "CM": 29}
+COUNTS = {"CT": 28, "CS": 62, "CE": 39, "CN": 12, "CO": 20, "CD": 11, "CM": 29, "CR": 18}
 CHECKLIST = [f"{group}-{number:02}" for group, count in COUNTS.items() for number in range(1, count + 1)]
 
 # The long cases, by the checklist; each has a short form in the default run.

@@ -86,7 +86,7 @@ def _listen_on(host: str, port: int) -> list[socket.socket]:
             listener.bind((address[0], port, *address[2:]))
             listener.listen(_BACKLOG)
             listener.setblocking(False)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # the latter for a name that no resolver can be asked for
         for listener in listeners:
             listener.close()
         raise CannotListen(f"[{host}]:{port}" if ":" in host else f"{host}:{port}") from error

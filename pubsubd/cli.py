@@ -25,6 +25,7 @@ from pubsubd.settings import (
     LOOPBACK_V4,
     LOOPBACK_V6,
     PORT_DEFAULT,
+    Pushing,
     Sealing,
     Settings,
     Started,
@@ -312,6 +313,28 @@ In each of them a bad id never undoes a good one. The server never chooses by cl
     help="How a batch of acks that mixes good and bad ids is answered; see the end of this text.",
 )
 @_option(
+    "--push-window",
+    heading="How it pushes",
+    type=click.IntRange(min=1, max=30_000),
+    default=1000,
+    show_default=True,
+    help="Requests outstanding at one push endpoint at most; there are 3 at first, and more as they succeed.",
+)
+@_option(
+    "--no-push-backoff",
+    heading="How it pushes",
+    is_flag=True,
+    help="For tests: do not leave a push endpoint that fails in peace, for 100 ms to 60 s as in the service.",
+)
+@_option(
+    "--push-issuer",
+    heading="How it pushes",
+    default="https://accounts.google.com",
+    show_default=True,
+    metavar="URL",
+    help="Issuer (iss) of the tokens that push requests carry; this server signs them with a key of its own.",
+)
+@_option(
     "--log-level",
     heading="What it says",
     type=click.Choice(["debug", "info", "warning", "error"], case_sensitive=False),
@@ -426,6 +449,9 @@ def settings_of(ctx: click.Context) -> Settings:
         journal_dir=_absolute(ctx.params["journal_dir"]),
         sealing=Sealing(
             ctx.params["seal_events"], ctx.params["seal_seconds"], ctx.params["journal_keep_hours"]
+        ),
+        pushing=Pushing(
+            ctx.params["push_window"], not ctx.params["no_push_backoff"], ctx.params["push_issuer"]
         ),
         log_level=ctx.params["log_level"],
         log_format=ctx.params["log_format"],

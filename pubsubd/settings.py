@@ -53,6 +53,15 @@ class Sealing:
 
 
 @dataclass(frozen=True, slots=True)
+class Pushing:
+    """How messages are pushed to endpoints."""
+
+    window: int = 1000  # requests outstanding at one endpoint
+    backs_off: bool = True  # an endpoint that fails is left in peace for a while
+    issuer: str = "https://accounts.google.com"  # of the tokens that push requests may carry
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """Everything that can be set; each field is an option of `pubsubd serve`, explained in its `--help`."""
 
@@ -68,6 +77,7 @@ class Settings:
     journal: bool = True
     journal_dir: Path | None = None  # None: `journal` in the data directory
     sealing: Sealing = field(default_factory=Sealing)
+    pushing: Pushing = field(default_factory=Pushing)
     log_level: LogLevel = "info"
     log_format: LogFormat = "text"
     admin_port: int | None = None  # None: no admin service; 0 picks a free port

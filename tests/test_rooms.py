@@ -75,6 +75,7 @@ ROOMS = {
     "server": shell("engine", "eod", "logs", "model", "schema", "settings", "wire", never=DATABASES),
     # HTTP, and the port that it shares with gRPC; what it calls is handed in.
     "rest": shell("model", "wire", never=DATABASES | {"grpc"}),
+    "push": shell("engine", "flow", "model", "wire", never=DATABASES | {"grpc"}),
     "settings": shell(never=WORLD - {"pathlib", "platformdirs", "socket"}),
     "logs": shell("settings", never={"grpc"}),
     # Judges servers from outside, so it must not know how ours is made.
@@ -84,11 +85,11 @@ ROOMS = {
 }
 
 # Of these a room may know what the package itself offers, and none of its modules.
-INTERFACES = {"server": frozenset({"broker"})}
+INTERFACES = {"server": frozenset({"broker"}), "push": frozenset({"broker"})}
 
 # The one place where a server is put together out of its parts.
 COMPOSITION = {
-    "pubsubd.server.run": frozenset({"broker", "eod", "flow", "journal", "rest", "storage"}),
+    "pubsubd.server.run": frozenset({"broker", "eod", "flow", "journal", "push", "rest", "storage"}),
     "pubsubd.server.sealing": frozenset({"journal"}),
 }
 

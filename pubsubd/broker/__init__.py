@@ -5,7 +5,7 @@ See DESIGN.md. The names below are what shells may know of this room.
 
 from pubsubd.broker.broker import Broker, Caller
 from pubsubd.broker.consumer import Consumer
-from pubsubd.broker.effects import Delivery
+from pubsubd.broker.effects import Delivery, SubscriptionRow
 from pubsubd.broker.questions import Answer, Question, Sift
 from pubsubd.broker.subscription import Refusal, Subscription
 
@@ -19,4 +19,5 @@ __all__ = [
     "Refusal",
     "Sift",
     "Subscription",
+    "SubscriptionRow",
 ]

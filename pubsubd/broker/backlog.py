@@ -398,6 +398,8 @@ class Backlog:
                 if waiting.binds:
                     keys.released(waiting, now_us)
                 hand.add(Pick(entry, waiting.generation + 1, waiting.attempt))
+            if consumer.serial:
+                return
 
     def _still_matches(self, entry: Entry) -> bool:
         if self.matches is not None and not self.matches(entry.data):

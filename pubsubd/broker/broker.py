@@ -61,6 +61,7 @@ from pubsubd.wire import pb
 _PUBLISH = int(Kind.PUBLISH)
 _SCHEMA = "schema"  # the kind of its documents
 _POLICY = "policy"  # the kind of their documents
+_PUSH_KEY = ("key", "push")
 # Below this many timers sweeping them costs more than it frees.
 _TIMERS_MIN = 1000
 
@@ -112,6 +113,7 @@ class Broker:
         self._committed_id = 0  # messages up to it are in storage
         self._timers_max = _TIMERS_MIN
         self._tie = count()
+        self.push_key = b""  # signs the tokens of push requests; empty until it is needed first
 
     # -- from and to storage ------------------------------------------------------------------------------
 
@@ -162,6 +164,8 @@ class Broker:
                 broker.schemas.restore(document.name, document.data)
             if document.kind == _POLICY:
                 broker.policies[document.name] = pb.Policy.FromString(document.data)
+            if (document.kind, document.name) == _PUSH_KEY:
+                broker.push_key = document.data
         endings: dict[int, list[EndingRow]] = {}
         for ending in saved.endings:
             endings.setdefault(ending.sub_id, []).append(ending)
@@ -537,7 +541,7 @@ class Broker:
     def update_subscription(self, request: pb.UpdateSubscriptionRequest, now_us: int) -> pb.Subscription:
         check_subscription_update(request)
         subscription = self._subscription(request.subscription.name)
-        before = subscription.exactly_once
+        before, was_pushed = subscription.exactly_once, subscription.is_pushed
         resource = updated_subscription(subscription.resource, request)
         if "dead_letter_policy" in request.update_mask.paths and resource.HasField("dead_letter_policy"):
             self._topic(resource.dead_letter_policy.dead_letter_topic)
@@ -547,6 +551,8 @@ class Broker:
         self._set_timer(subscription)
         self._awake[subscription] = None
         self._trim(subscription.topic, now_us)
+        if subscription.is_pushed != was_pushed:
+            self._close_consumers(subscription, errors.wrong_type())
         if subscription.exactly_once != before:
             self.ledger.now.changed.extend(subscription.consumers)
         return self._shown(subscription)
@@ -931,6 +937,54 @@ class Broker:
         self._stream_opened(consumer)
         return consumer
 
+    def open_push(self, name: str, client: str, now_us: int, shell: Any) -> Consumer | None:
+        """What pushes the messages of a subscription to its endpoint: a stream that nobody has to open.
+
+        None: it is not, or no longer, a push subscription.
+        """
+        subscription = self._subscriptions.get(name)
+        if subscription is None or not subscription.is_pushed:
+            return None
+        client = client[: limits.CLIENT_CHARS_MAX]
+        client_id, _ = self._clients.intern(client)
+        self._call_id += 1
+        deadline_us = subscription.resource.ack_deadline_seconds * limits.SECOND_US
+        consumer = Consumer(
+            subscription,
+            self._call_id,
+            client_id,
+            deadline_us,
+            1,
+            limits.PUSH_BYTES_MAX,
+            False,
+            shell,
+            serial=True,
+        )
+        consumer.opened_us = now_us
+        consumer.opened_as = {"client": client, "push": True}
+        subscription.consumers[consumer] = None
+        self._stream_opened(consumer)
+        return consumer
+
+    def push_ended(
+        self,
+        consumer: Consumer,
+        accepted: Iterable[str],
+        failed: Iterable[str],
+        unsent: Iterable[str],
+        now_us: int,
+    ) -> None:
+        """What became of pushes, by ack ids. `consumer` may be closed, and of an earlier broker."""
+        subscription = self._subscriptions.get(consumer.subscription.name)
+        if subscription is not None and subscription.sub_id == consumer.subscription.sub_id:
+            subscription.push_ended(accepted, failed, unsent, consumer.stream_id, now_us)
+            self._touch(subscription, now_us)
+
+    def keep_push_key(self, key: bytes) -> None:
+        """From now on `key` signs the tokens of push requests."""
+        self.push_key = key
+        self.ledger.now.documents[_PUSH_KEY] = key
+
     def stream_request(
         self, consumer: Consumer, request: pb.StreamingPullRequest, now_us: int
     ) -> StreamVerdict:
@@ -973,6 +1027,13 @@ class Broker:
             subscription.ready[consumer] = None
             self._awake[subscription] = None
 
+    def set_unready(self, consumer: Consumer, rest: bool) -> None:
+        """`consumer` can take nothing for now; `rest`: for so long that nothing is kept at hand for it."""
+        subscription = consumer.subscription
+        subscription.ready.pop(consumer, None)
+        if rest and self._has(subscription):
+            subscription.rest()
+
     def stop_assigning(self, consumer: Consumer) -> None:
         """`consumer` gets nothing more."""
         subscription = consumer.subscription
@@ -996,7 +1057,8 @@ class Broker:
         subscription = consumer.subscription
         self.stop_assigning(consumer)
         if self._has(subscription):
-            subscription.used(now_us)
+            if not subscription.is_pushed:
+                subscription.used(now_us)
             subscription.release_unseen(consumer, now_us)
             self._touch(subscription, now_us)
         self._stream_closed(consumer, now_us)

@@ -1,4 +1,4 @@
-"""Who takes messages: an open stream, or a Pull call that waits."""
+"""Who takes messages: an open stream, a Pull call that waits, or what pushes them to an endpoint."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ class Consumer(Window):
         "once",
         "opened_as",
         "opened_us",
+        "serial",
         "shell",
         "stream_id",
         "subscription",
@@ -37,6 +38,7 @@ class Consumer(Window):
         max_bytes: int,
         once: bool,
         shell: Any,
+        serial: bool = False,
     ) -> None:
         super().__init__(max_messages, max_bytes)
         self.subscription = subscription
@@ -45,6 +47,7 @@ class Consumer(Window):
         self.ack_deadline_us = ack_deadline_us
         self.name = ""  # StreamingPullRequest.client_id
         self.once = once  # a Pull: one delivery, and its leases count against no window
+        self.serial = serial  # gets one message of an ordering key at a time: a push
         self.shell = shell
         # Of a stream: when it was opened, and what the journal says about it.
         self.opened_us = 0

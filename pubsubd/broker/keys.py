@@ -7,8 +7,9 @@ only one that can go next.
 
 A key is *busy* while a message of it is leased, or collateral (its lease is void and its deadline not over).
 A busy key goes on only with the stream that has it, or, once that stream has ended, with one of the same
-client_id; a Pull gets all it can in one response and nothing more until no lease of that is left. So no two
-clients ever work on one key at once. A key that is not busy is free: whoever asks first gets it.
+client_id; a Pull gets all it can in one response and nothing more until no lease of that is left, and a push
+endpoint one message at a time. So no two clients ever work on one key at once. A key that is not busy is
+free: whoever asks first gets it.
 
 Keys from whose queue something can be taken are *offered*, by who may take it, so that a consumer looks at no
 key in vain and a held key costs others nothing.
@@ -122,7 +123,7 @@ class Keys:
     def may_go(self, key: Key, consumer: Consumer, now_us: int) -> bool:
         """Whether `consumer` may get the next message of `key`, as far as other messages are concerned."""
         owner = key.owner
-        if owner is consumer and not key.sealed:
+        if owner is consumer and not key.sealed and not consumer.serial:
             return True
         if now_us > key.until_us and not self.first(key):
             key.sealed = False
@@ -339,7 +340,8 @@ class Keys:
         elif key.sealed:
             pass
         elif owner is not None and self._is_open(owner):
-            place = self._owned.setdefault(owner, {})
+            if not owner.serial:
+                place = self._owned.setdefault(owner, {})
         elif key.owner_name:
             place = self._named.setdefault(key.owner_name, {})
         if place is not None:

@@ -155,6 +155,10 @@ class Subscription:
         return bool(self.resource.detached)
 
     @property
+    def is_pushed(self) -> bool:
+        return bool(self.resource.push_config.push_endpoint) and not self.detached
+
+    @property
     def waiting_count(self) -> int:
         return len(self.backlog.waiting) + len(self.backlog.parked_messages())
 
@@ -194,7 +198,8 @@ class Subscription:
 
     def is_forgotten(self, now_us: int) -> bool:
         """Whether nobody has used it for as long as its expiration policy allows."""
-        if self.consumers:
+        # Of a push subscription only what its endpoint accepts counts as use.
+        if self.consumers and not self.is_pushed:
             self.used(now_us)
         return self._expires_after_us is not None and self.active_us + self._expires_after_us < now_us
 
@@ -284,6 +289,29 @@ class Subscription:
         self._release([one for one in judged if one.verdict is Verdict.APPLY_LATE], now_us)
         self._journal_judged(_EXTEND if seconds else _NACK, judged, seconds, call_id, now_us)
         return _refusals(judged)
+
+    def push_ended(
+        self,
+        accepted: Iterable[str],
+        failed: Iterable[str],
+        unsent: Iterable[str],
+        call_id: int,
+        now_us: int,
+    ) -> None:
+        """Pushes came to an end: acks, nacks, and what was never sent, which counts no attempt.
+
+        Whatever comes after its lease is too late, also what the endpoint accepted: it is delivered again.
+        """
+        leases, _ = self.leases.running(accepted, now_us)
+        if leases:
+            self.used(now_us)
+            self._ack(leases, call_id, now_us)
+        leases, _ = self.leases.running(failed, now_us)
+        if leases:
+            self._nack(leases, call_id, now_us)
+        leases, _ = self.leases.running(unsent, now_us)
+        if leases:
+            self._hand_back(leases, now_us)
 
     def check_ack_ids(self, ack_ids: Iterable[str]) -> None:
         """Without exactly-once, a malformed or foreign id refuses the request that carries it.
@@ -531,13 +559,13 @@ class Subscription:
             if lease.holder is consumer and not lease.named and now_us <= lease.deadline_us
         ]
         if leases:
-            self._journal_void(_RESET, leases, now_us)
-            self._give_back(
-                leases,
-                now_us,
-                {one.message_id: Waiting(one.generation, one.attempt, one.okey) for one in leases},
-                counts=False,
-            )
+            self._hand_back(leases, now_us)
+
+    def _hand_back(self, leases: list[Lease], now_us: int) -> None:
+        """Nobody has seen these deliveries: their messages wait again, without an attempt counted."""
+        self._journal_void(_RESET, leases, now_us)
+        ended = {one.message_id: Waiting(one.generation, one.attempt, one.okey) for one in leases}
+        self._give_back(leases, now_us, ended, counts=False)
 
     def _fail(self, leases: list[Lease], now_us: int) -> None:
         """Leases were nacked or ran out: an attempt each."""

@@ -145,6 +145,7 @@ class Engine:
         self._journal = Journal(0, (), journal_bytes_max)
         self._sealed_seq = 0
         self._tail_grew: Callable[[int, int], None] = lambda events, since_us: None
+        self._changed: Callable[[Sequence[SubscriptionRow]], None] = lambda rows: None
         self._hour_ends_us = 0
         self._wake = asyncio.Event()
         self._gathering = _Waiters()
@@ -299,6 +300,17 @@ class Engine:
         self._broker.set_ready(consumer)
         self._wake.set()
 
+    def open_push(self, name: str, client: str, shell: Shell) -> Consumer | None:
+        """A consumer that pushes the messages of a subscription; None if it has no endpoint, or while the
+        broker is being replaced: then `watch_subscriptions` is heard from soon."""
+        if not self._in_command.is_set():
+            return None
+        return self._broker.open_push(name, client, self.now_us(), shell)
+
+    def set_unready(self, consumer: Consumer, rest: bool) -> None:
+        """`consumer` can take nothing for now; `rest`: for so long that nothing is kept at hand for it."""
+        self._broker.set_unready(consumer, rest)
+
     def stop_assigning(self, consumer: Consumer) -> None:
         """`consumer` gets nothing more. While the broker is being replaced, the next one is told."""
         if self._in_command.is_set():
@@ -332,6 +344,21 @@ class Engine:
         the oldest of them has been there."""
         self._tail_grew = grew
         grew(self._journal.unsealed, self._journal.unsealed_since_us)
+
+    def watch_subscriptions(self, changed: Callable[[Sequence[SubscriptionRow]], None]) -> None:
+        """`changed(rows)` hears of subscriptions as they are committed: first of all that there are, then of
+        each that was created or changed, and of all again after a commit that failed."""
+        self._changed = changed
+        changed([subscription.row() for subscription in self._broker.subscriptions()])
+
+    def subscription_rows(self, name: str) -> list[SubscriptionRow]:
+        """The subscription of this name as it is now, if there is one."""
+        return [one.row() for one in self._broker.subscriptions() if one.name == name]
+
+    @property
+    def push_key(self) -> bytes:
+        """What signs the tokens of push requests, in PEM; empty if none was ever needed."""
+        return self._broker.push_key
 
     def sealed(self, seq: int) -> None:
         """The journal up to `seq` is in segments: the next commits delete it from the tail."""
@@ -472,6 +499,8 @@ class Engine:
             consumer.shell.close(error)
         for consumer in effects.changed:
             consumer.shell.properties_changed()
+        if effects.subscriptions:
+            self._changed([row for row in effects.subscriptions.values() if row is not None])
 
     # -- failure ------------------------------------------------------------------------------------------
 
@@ -502,6 +531,7 @@ class Engine:
         if effects.repeated or on_top.repeated:
             self._hour_ends_us = 0
         self._set_broker(broker)
+        self._changed([subscription.row() for subscription in broker.subscriptions()])
         untold, self._untold = self._untold, []
         for tell in untold:
             tell()

@@ -20,7 +20,6 @@ TOPIC: Final[dict[str, Callable[[pb.Topic], bool]]] = {
 
 #: Field of Subscription -> is the feature on in this message?
 SUBSCRIPTION: Final[dict[str, Callable[[pb.Subscription], bool]]] = {
-    "push_config": lambda subscription: subscription.push_config.push_endpoint != "",
     "bigquery_config": lambda subscription: subscription.HasField("bigquery_config"),
     "cloud_storage_config": lambda subscription: subscription.HasField("cloud_storage_config"),
     "bigtable_config": lambda subscription: subscription.HasField("bigtable_config"),

@@ -246,3 +246,35 @@ HTTP_KEEP_ALIVE_SECONDS: Final = 75.0
 HTTP_LINGER_SECONDS: Final = 5.0
 #: Ours: query parameters of one request.
 HTTP_PARAMETERS_MAX: Final = 100
+
+# --- push ------------------------------------------------------------------------------------------------
+
+#: https://cloud.google.com/pubsub/docs/push: slow start from "small single digits", exponential growth up to
+#: 3000 outstanding messages and linear growth above, pauses of 100 ms to 60 s.
+PUSH_WINDOW_START: Final = 3
+PUSH_WINDOW_LINEAR_FROM: Final = 3000
+PUSH_BACKOFF_US_MIN: Final = SECOND_US // 10
+PUSH_BACKOFF_US_MAX: Final = 60 * SECOND_US
+#: Ours: requests outstanding at one endpoint, unless an option says otherwise. The service allows 30,000.
+PUSH_WINDOW_MAX_DEFAULT: Final = 1000
+#: Ours: bytes of messages outstanding at one endpoint, but for a single larger message.
+PUSH_BYTES_MAX: Final = 8 * 1024**2
+#: Ours: requests under way to all endpoints, each of which takes a file, and the bytes of their messages;
+#: what was granted beyond that waits its turn.
+PUSHES_ALL_MAX: Final = 4000
+PUSH_BYTES_ALL_MAX: Final = 128 * 1024**2
+#: Ours: an endpoint that is paused for longer keeps no messages at hand.
+PUSH_REST_US_MIN: Final = SECOND_US
+#: Ours: of a response only the status counts. So much of a body is read, so that the connection can be used
+#: again; beyond it the connection is closed.
+PUSH_RESPONSE_BYTES_MAX: Final = 64 * 1024
+PUSH_RESPONSE_SECONDS_MAX: Final = 5.0
+#: Ours: how long a connection without requests is kept.
+PUSH_KEEP_ALIVE_SECONDS: Final = 60.0
+#: Ours: at shutdown, how long requests under way have to be answered.
+CLOSE_PUSHES_SECONDS_MAX: Final = 2.0
+#: https://cloud.google.com/pubsub/docs/authenticate-push-subscriptions: how long a token is valid. Ours: it
+#: is used again until so little of that is left, and so many are kept.
+PUSH_TOKEN_SECONDS: Final = 3600
+PUSH_TOKEN_LEFT_SECONDS_MIN: Final = 300
+PUSH_TOKENS_MAX: Final = 1000

@@ -24,6 +24,7 @@ from pubsubd.engine.engine import Damaged, Engine, Left
 from pubsubd.logs import configure
 from pubsubd.model import limits
 from pubsubd.rest.front import CannotListen, Front, listen, upstream_target
+from pubsubd.push.pushers import Pushers
 from pubsubd.server.admin import SERVICE as ADMIN_SERVICE
 from pubsubd.server.admin import Admin
 from pubsubd.server.local import LocalCalls
@@ -126,6 +127,8 @@ async def _serve(
         abandon(place)
     sealer = Sealer(engine, place, settings.sealing) if place else None
     service = Service(engine, settings.ack_batch_policy)
+    pushing = settings.pushing
+    pushers = Pushers(engine, pushing.window, pushing.backs_off, pushing.issuer)
     server = grpc.aio.server(options=_OPTIONS)
     _never_stopped.append(server)
     server.add_generic_rpc_handlers(tuple(service.handlers()))
@@ -162,11 +165,12 @@ async def _serve(
             await sealer.close(last=False)
         await engine.stop()
         raise
+    pushers.start()
     segments = place.journal_dir if place and place.refusal is None else None
     announce(Started(port, settings.hosts, admin_port, segments, grpc_port))
     await _until(stop, engine)
     await healths.enter_graceful_shutdown()
-    await service.close()
+    await asyncio.gather(service.close(), pushers.close())
     left = await engine.stop()
     await service.answered()
     if front is not None:

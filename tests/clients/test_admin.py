@@ -228,7 +228,6 @@ def test_a_detached_subscription_is_left_without_messages(world, topic, subscrip
 @pytest.mark.parametrize(
     "fields",
     [
-        {"push_config": {"push_endpoint": "https://example.com/push"}},
         {"bigquery_config": {"table": "project.dataset.table"}},
         {"cloud_storage_config": {"bucket": "bucket"}},
     ],

@@ -209,7 +209,6 @@ BAD_LATER_FIELDS = {
     ),
 }
 GOOD_LATER_FIELDS = {
-    "push": dict(push_config=dict(push_endpoint="https://example.com/x")),
     "bigquery": dict(bigquery_config=dict(table="p.d.t")),
     "cloud storage": dict(cloud_storage_config=dict(bucket="my-bucket")),
     "transforms": dict(

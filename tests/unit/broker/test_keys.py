@@ -23,9 +23,10 @@ LATER = 5000
 class Client:
     """As much of a consumer as keys look at."""
 
-    def __init__(self, name: str = "", once: bool = False) -> None:
+    def __init__(self, name: str = "", once: bool = False, serial: bool = False) -> None:
         self.name = name
         self.once = once
+        self.serial = serial
 
     def __repr__(self) -> str:
         return f"Client({self.name!r})"
@@ -47,8 +48,8 @@ class Desk:
     def is_open(self, client: Any) -> bool:
         return client in self.clients
 
-    def client(self, name: str = "", once: bool = False) -> Any:
-        client = Client(name, once)
+    def client(self, name: str = "", once: bool = False, serial: bool = False) -> Any:
+        client = Client(name, once, serial)
         self.clients.append(client)
         return client
 

@@ -360,8 +360,8 @@ def test_a_push_config_is_modified_by_the_rules_of_an_update(world: World) -> No
         modify_push_config(world, "http://localhost:1/push")
     with pytest.raises(errors.InvalidArgument):
         modify_push_config(world, "no address", OTHER)
-    with pytest.raises(errors.Unimplemented):
-        modify_push_config(world, "http://localhost:1/push", OTHER)
+    modify_push_config(world, "http://localhost:1/push", OTHER)
+    assert "http://localhost:1/push" == shown(world, OTHER).push_config.push_endpoint
     with pytest.raises(errors.NotFound):
         modify_push_config(world, "", "projects/p/subscriptions/nobody")
 
@@ -393,8 +393,8 @@ def test_a_changed_ack_deadline_is_for_later_pulls(eod: World) -> None:
 
 def test_what_does_not_work_yet_is_refused_and_not_stored(eod: World) -> None:
     with pytest.raises(errors.Unimplemented):
-        push = pb.PushConfig(push_endpoint="https://push.example/handler")
-        eod.create_subscription(OTHER, exactly_once=False, push_config=push)
+        export = pb.BigQueryConfig(table="project.dataset.table")
+        eod.create_subscription(OTHER, exactly_once=False, bigquery_config=export)
 
     assert subscriptions(eod) == [SUBSCRIPTION]
 

@@ -194,7 +194,6 @@ BIGTABLE = {"bigtable_config": {"table": "projects/p/instances/i/tables/t"}}
 DEAD_LETTER = {"dead_letter_policy": {"dead_letter_topic": DEAD_LETTERS}}
 UDF = {"function_name": "f", "code": "function f(m) { return m; }"}
 LATER = {
-    "push_config": PUSH,
     "bigquery_config": BIGQUERY,
     "cloud_storage_config": CLOUD_STORAGE,
     "bigtable_config": BIGTABLE,

@@ -1,0 +1,110 @@
+"""All push subscriptions: which there are, and the pusher of each.
+
+Subscriptions are heard of as they are committed; so a server that starts finds them all, and an endpoint that
+was not committed gets nothing. A pusher belongs to one endpoint: another endpoint is another pusher, with a
+window of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pubsubd.broker import SubscriptionRow
+from pubsubd.engine.engine import Engine
+from pubsubd.flow.push import PushWindow
+from pubsubd.model import limits
+from pubsubd.wire import pb
+
+if TYPE_CHECKING:
+    from pubsubd.push.client import Client
+    from pubsubd.push.pusher import Pusher
+    from pubsubd.push.tokens import Tokens
+
+
+class Pushers:
+    """`window` bounds how many requests one endpoint gets at once; without `backs_off` it is never paused."""
+
+    def __init__(self, engine: Engine, window: int, backs_off: bool, issuer: str) -> None:
+        self._engine = engine
+        self._window = window
+        self._backs_off = backs_off
+        self._issuer = issuer
+        self._open: dict[int, Pusher] = {}  # by sub_id
+        self._ending: dict[Pusher, None] = {}  # closed, and requests are under way
+        self._client: Client | None = None
+        self._tokens: Tokens | None = None
+        self._is_closing = False
+
+    def start(self) -> None:
+        """Push for all subscriptions that there are, and from now on for those that come."""
+        self._engine.watch_subscriptions(self._changed)
+
+    async def close(self) -> None:
+        """Grant nothing more, and let what is under way end for a moment; the rest keeps its leases."""
+        self._is_closing = True
+        for pusher in self._open.values():
+            self._stop(pusher)
+        self._open.clear()
+        tasks = self._under_way()
+        if tasks:
+            await asyncio.wait(tasks, timeout=limits.CLOSE_PUSHES_SECONDS_MAX)
+        for pusher in self._ending:
+            pusher.drop()
+        if tasks := self._under_way():
+            await asyncio.wait(tasks, timeout=limits.ANSWER_SECONDS_MAX)
+        if self._client is not None:
+            await self._client.close()
+
+    def _under_way(self) -> list[asyncio.Task[None]]:
+        return [task for pusher in self._ending for task in pusher.under_way]
+
+    def _changed(self, rows: Sequence[SubscriptionRow]) -> None:
+        if self._is_closing:
+            return
+        for row in rows:
+            pusher = self._open.get(row.sub_id)
+            resource = pb.Subscription.FromString(row.resource)
+            config = resource.push_config
+            if pusher is not None and pusher.endpoint == config.push_endpoint and not resource.detached:
+                pusher.configure(resource)
+                continue
+            if pusher is not None:
+                del self._open[row.sub_id]
+                self._stop(pusher)
+            if config.push_endpoint and not resource.detached:
+                self._begin(row.sub_id, resource)
+
+    def _begin(self, sub_id: int, resource: pb.Subscription) -> None:
+        # aiohttp and its relatives are not loaded by a server without push subscriptions.
+        from pubsubd.push.client import Client
+        from pubsubd.push.pusher import Pusher
+
+        self._client = self._client or Client()
+        window = PushWindow(self._window, self._backs_off)
+        pusher = Pusher(self._engine, self._client, self._get_tokens, window, self._on_closed)
+        pusher.configure(resource)
+        if pusher.open():
+            self._open[sub_id] = pusher
+
+    def _get_tokens(self) -> Tokens:
+        from pubsubd.push.tokens import Tokens
+
+        self._tokens = self._tokens or Tokens(self._engine, self._issuer)
+        return self._tokens
+
+    def _stop(self, pusher: Pusher) -> None:
+        pusher.stop()
+        self._ending = {one: None for one in self._ending if one.under_way}
+        if pusher.under_way:
+            self._ending[pusher] = None
+
+    def _on_closed(self, pusher: Pusher) -> None:
+        """The broker has closed it: what it pushed for was deleted, is not pushed any more, or comes back
+        since that failed."""
+        sub_id = next((sub_id for sub_id, one in self._open.items() if one is pusher), None)
+        if sub_id is not None:
+            del self._open[sub_id]
+        self._stop(pusher)
+        self._changed(self._engine.subscription_rows(pusher.name))

@@ -1,8 +1,8 @@
 """An HTTP server of its own process that push requests go to, and that does with them what it is told.
 
 `python -m tests.support.endpoint` prints its port, and then a line of JSON for each request: all bytes of it.
-From its standard input it reads what it is to do, by path: a list of answers, of which the last one is repeated.
-An answer is a status, or one of the ways in which endpoints go wrong; see `_answer`.
+From its standard input it reads what it is to do, by path: a list of answers, of which the last one is
+repeated. An answer is a status, or one of the ways in which endpoints go wrong; see `_answer`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ class _Server:
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")
                 line, _, rest = head.partition(b"\r\n")
-                lengths = [one[15:] for one in rest.lower().split(b"\r\n") if one.startswith(b"content-length:")]
+                lengths = [
+                    one[15:] for one in rest.lower().split(b"\r\n") if one.startswith(b"content-length:")
+                ]
                 body = await reader.readexactly(int(lengths[0]))
                 served += 1
                 method, path, _ = line.decode().split(" ")
@@ -72,8 +74,8 @@ class _Server:
         return plan.pop(0) if len(plan) > 1 else plan[0]
 
     async def _answer(self, answer: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """`204`, `slow:0.5:204`, `stall`, `hangup`, `garbage`, `redirect`, `processing`, `large`, `close:204`,
-        or `once:204`, which answers and hangs up at the next request on the same connection."""
+        """`204`, `slow:0.5:204`, `stall`, `hangup`, `garbage`, `redirect`, `processing`, `large`,
+        `close:204`, or `once:204`, which answers and hangs up at the next request on the same connection."""
         word, _, rest = answer.partition(":")
         match word:
             case "slow":
@@ -181,6 +183,7 @@ class PushEndpoint:
         self.port = 0
         self.requests: list[Request] = []  # all that came
         self._new: asyncio.Queue[Request] = asyncio.Queue()
+        self._news = asyncio.Event()
         self._other: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self._reading = asyncio.create_task(self._read())
 
@@ -197,6 +200,11 @@ class PushEndpoint:
         """The next request that nobody has looked at."""
         async with asyncio.timeout(within):
             return await self._new.get()
+
+    async def news(self) -> None:
+        """Until another request has come, for those who look at `requests`."""
+        await self._news.wait()
+        self._news.clear()
 
     async def take(self, count: int, within: float = WITHIN_SECONDS) -> list[Request]:
         async with asyncio.timeout(within):
@@ -233,6 +241,7 @@ class PushEndpoint:
                 request = Request(**{**found, "body": base64.b64decode(found["body"])})
                 self.requests.append(request)
                 self._new.put_nowait(request)
+                self._news.set()
             else:
                 self._other.put_nowait(json.loads(line))
 

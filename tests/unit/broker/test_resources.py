@@ -361,7 +361,7 @@ def test_a_push_config_is_modified_by_the_rules_of_an_update(world: World) -> No
     with pytest.raises(errors.InvalidArgument):
         modify_push_config(world, "no address", OTHER)
     modify_push_config(world, "http://localhost:1/push", OTHER)
-    assert "http://localhost:1/push" == shown(world, OTHER).push_config.push_endpoint
+    assert shown(world, OTHER).push_config.push_endpoint == "http://localhost:1/push"
     with pytest.raises(errors.NotFound):
         modify_push_config(world, "", "projects/p/subscriptions/nobody")
 

@@ -29,6 +29,7 @@ from tests.bench.comparing import at_once
 from tests.bench.filtering import filtering
 from tests.bench.load import LoadError
 from tests.bench.ordering import ordering
+from tests.bench.pushing import pushing
 from tests.bench.scenarios import Run
 from tests.bench.schemas import schemas
 from tests.bench.seeking import seeking
@@ -49,6 +50,7 @@ OWN = {
     "backlog": scenarios.backlog,
     "filter": filtering,
     "ordered": ordering,
+    "push": pushing,
     "seek": seeking,
     "schema": schemas,
 }

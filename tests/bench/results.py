@@ -17,6 +17,7 @@ SCENARIO_ORDER = [
     "backlog",
     "filter",
     "ordered",
+    "push",
     "seek",
     "schema",
 ]
@@ -68,6 +69,9 @@ GOALS = [
     Goal("ordered", "beside a held key: rate, times that without keys", "≥", 0.75),
     Goal("ordered", "one message a key: peak memory", "<", 250),
     Goal("ordered", "five messages a key: peak memory", "<", 250),
+    Goal("push", "rate", "≥", 1500),
+    Goal("push", "server CPU per message", "≤", 500),
+    Goal("push", "an endpoint that is down: share of a core", "<", 1),
     Goal("seek", "answer, to a snapshot", "<", 1),
     Goal("seek", "answer, to the middle", "<", 1),
     Goal("seek", "answer, to the beginning", "<", 1),

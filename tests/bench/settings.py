@@ -41,6 +41,8 @@ class Settings:
     ordering_keys: int = size(10_000, "ordering keys of one subscription", full=100_000)
     ordering_repeats: int = size(3, "repeats of draining with and without ordering keys", full=5)
     held_messages: int = size(2_000, "messages that wait behind an unacked one of their key", full=20_000)
+    push_messages: int = size(10_000, "messages pushed to an endpoint in each repeat", full=50_000)
+    push_repeats: int = size(3, "repeats of pushing", full=5)
     seek_messages: int = size(100_000, "retained messages of the subscription that seeks", full=1_000_000)
     seek_seconds: float = size(5, "seconds of seeking while another's latency is measured", full=20)
     seek_rate: int = size(200, "messages per second of that other subscription")

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench import filtering, scenarios
+from tests.bench import filtering, pushing, scenarios
 from tests.bench import schemas as schemas_bench
 from tests.bench.checkout import CheckoutTarget, git
 from tests.bench.comparing import at_once
 from tests.bench.filtering import filtering as measure_filters
 from tests.bench.ordering import ordering as measure_ordering
+from tests.bench.pushing import pushing as measure_pushes
 from tests.bench.scenarios import Run, throughput
 from tests.bench.seeking import seeking as measure_seeks
 from tests.bench.settings import Settings
@@ -95,6 +96,19 @@ async def test_backlogs_with_ordering_keys_are_drained_in_order(tmp_path: Path) 
     for kind in ("one message a key", "five messages a key", "one key", "beside a held key"):
         assert costs[f"{kind}: rate, times that without keys"][0] > 0
         assert costs[f"{kind}: peak memory"][0] > 0
+
+
+async def test_every_message_is_pushed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pushing, "DEAD_AFTER_SECONDS", 0.1)
+    monkeypatch.setattr(pushing, "DEAD_SECONDS", 0.1)
+    run = Run([], Settings(push_messages=200, push_repeats=1), tmp_path)
+
+    await measure_pushes(run)  # raises when the endpoint does not get as many
+
+    costs = measured(run, "push")
+    for kind in pushing.KINDS:
+        assert costs[f"rate{kind}"][0] > 0
+        assert costs[f"server CPU per message{kind}"][0] > 0
 
 
 async def test_what_each_seek_brings_back_is_drained(tmp_path: Path) -> None:

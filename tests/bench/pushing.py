@@ -9,14 +9,23 @@ import uuid
 
 from pubsubd.wire import pb
 from tests.bench.load import PROJECT, Client, LoadError
-from tests.bench.scenarios import Run, Usage, client_of, each_us, no_garbage_collection, publish, until_quiet
+from tests.bench.scenarios import (
+    Run,
+    Usage,
+    client_of,
+    each_us,
+    no_garbage_collection,
+    publish,
+    until_quiet,
+)
 from tests.bench.targets import PubsubdTarget, Target
 
+TOKEN = pb.PushConfig.OidcToken(service_account_email="push@bench.test")
 #: How the subscriptions differ, by what is measured of them.
 KINDS = {
     "": pb.PushConfig(),
     ", unwrapped": pb.PushConfig(no_wrapper=pb.PushConfig.NoWrapper()),
-    ", with a token": pb.PushConfig(oidc_token=pb.PushConfig.OidcToken(service_account_email="a@b.test")),
+    ", with a token": pb.PushConfig(oidc_token=TOKEN),
 }
 WARM_UP_MESSAGES = 200
 SECONDS_MAX = 300
@@ -26,7 +35,7 @@ DEAD_AFTER_SECONDS = 4.0
 
 
 async def pushing(run: Run) -> None:
-    """A backlog that lies ready when its subscription gets an endpoint, from the first request to the last."""
+    """A backlog lies ready when its subscription gets an endpoint: from then on to the last request."""
     sink = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "tests.bench.sink"),
         stdin=asyncio.subprocess.PIPE,

@@ -4,16 +4,24 @@ import asyncio
 import itertools
 import json
 import re
+import sqlite3
+import tempfile
 import time
 from base64 import b64encode
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from datetime import UTC, datetime
+from pathlib import Path
 
+import jwt
 import psutil
+import pytest
+import trustme
 from grpc import StatusCode
 
+from pubsubd.push.tokens import jwks
 from pubsubd.wire import admin_pb, pb
 from tests.support.endpoint import PushEndpoint, Request, push_endpoint
+from tests.support.server import ServerProcess
 from tests.wire.calls import refused
 from tests.wire.harness import case
 from tests.wire.support import Sub, World, data_of
@@ -626,3 +634,85 @@ async def test_a_dead_endpoint_costs_nothing(world: World) -> None:
                 found.add((await endpoint.next(within=40)).json["message"]["messageId"])
         (line,) = await own.said("fails:")
         assert json.dumps(sub.name)[1:-1] in line
+
+
+# Authentication
+
+
+@case
+async def test_a_token_of_the_server_s_own_key_goes_with_each_push_and_the_key_stays(world: World) -> None:
+    email, audience = "pusher@project.iam.gserviceaccount.com", "https://receiver.test"
+    issuer = "https://issuer.test"
+    async with world.own_server("--push-issuer", issuer) as own, push_endpoint() as endpoint:
+        token = pb.PushConfig.OidcToken(service_account_email=email, audience=audience)
+        sub = await pushing(own, endpoint.url("/with"), dict(oidc_token=token))
+        default = pb.PushConfig.OidcToken(service_account_email=email)
+        other = await pushing(own, endpoint.url("/without"), dict(oidc_token=default))
+        await sub.publish(2)
+        await other.publish(1)
+        first, second, third = sorted(await endpoint.take(3), key=lambda one: one.path)
+        await own.restart_server()
+        await sub.publish()
+        fourth = await endpoint.next()
+        await own.kill_server()
+        keys = jwt.PyJWKSet.from_dict(jwks(stored_key(own)))
+
+    def claims_of(request: Request, audience: str) -> dict:
+        kind, _, text = request.header("Authorization").partition(" ")
+        assert kind == "Bearer"
+        header = jwt.get_unverified_header(text)
+        assert header.keys() == {"alg", "kid", "typ"} and (header["alg"], header["typ"]) == ("RS256", "JWT")
+        return jwt.decode(text, keys[header["kid"]].key, ["RS256"], audience=audience, issuer=issuer)
+
+    claims = claims_of(first, audience)
+    assert claims.keys() == {"aud", "azp", "email", "email_verified", "exp", "iat", "iss", "sub"}
+    assert claims["exp"] == claims["iat"] + 3600 and abs(claims["iat"] - time.time()) < 60
+    assert claims["azp"] == claims["sub"] and claims["sub"].isdigit()
+    assert (claims["email"], claims["email_verified"]) == (email, True)
+    assert first.header("Authorization") == second.header("Authorization"), "it is used again"
+    assert claims_of(third, endpoint.url("/without"))["sub"] == claims["sub"]
+    assert claims_of(fourth, audience)["email"] == email
+
+
+def stored_key(world: World) -> bytes:
+    assert world.server.data_dir is not None
+    (database,) = world.server.data_dir.glob("*.db")
+    with closing(sqlite3.connect(database)) as connection:
+        found = connection.execute(
+            "SELECT data FROM document WHERE kind = 'key' AND name = 'push'"
+        ).fetchone()
+    return bytes(found[0])
+
+
+@case
+async def test_a_certificate_that_nobody_vouches_for_is_a_failure(world: World) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        certificate = Path(folder) / "endpoint.pem"
+        issued = trustme.CA().issue_cert("127.0.0.1")
+        issued.private_key_and_cert_chain_pem.write_to_path(str(certificate))
+        async with push_endpoint(certificate=certificate) as endpoint:
+            sub = await pushing(world, endpoint.url())
+            await sub.publish()
+            (line,) = await world.said(sub.name, "fails:")
+            assert "certificate" in line.lower()
+            await endpoint.nothing_for(0.1)
+
+
+def test_pushes_go_over_tls_to_an_endpoint_whose_certificate_is_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    certificate = tmp_path / "endpoint.pem"
+    authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(str(certificate))
+    # What Python's TLS, and so the server, takes for the authorities that it trusts.
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
+
+    async def push(server: ServerProcess) -> None:
+        async with push_endpoint(certificate=certificate) as endpoint, World(server) as world:
+            sub = await pushing(world, endpoint.url())
+            await sub.publish_data(b"in private")
+            assert (await endpoint.next()).data == b"in private"
+
+    with ServerProcess(None) as server:
+        asyncio.run(push(server))

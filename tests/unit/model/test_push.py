@@ -1,10 +1,16 @@
-"""Push configuration: checked and completed already, though push itself is later work."""
+"""Push: its configuration, checked and completed, and the request that a message becomes."""
 
 from __future__ import annotations
 
+import json
+from base64 import b64decode
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pubsubd.model import push
+from pubsubd.model.message import stored_message
 from pubsubd.wire import pb
 from tests.unit.model.conftest import refusal
 
@@ -102,3 +108,130 @@ def test_a_chosen_version_and_wrapper_are_kept() -> None:
 
     assert config.attributes == {"x-goog-version": "v1beta1"}
     assert config.WhichOneof("wrapper") == "no_wrapper"
+
+
+# --- the request -----------------------------------------------------------------------------------------
+
+PUBLISHED_US = 1_614_366_835_749_999
+NAME = "projects/p/subscriptions/billing"
+USER_AGENT = "APIs-Google; (+https://developers.google.com/webmasters/APIs-Google.html)"
+
+
+def wrapped(message: pb.PubsubMessage, attempt: int | None = None) -> bytes:
+    form = push.PushForm(NAME, pb.PushConfig(push_endpoint="https://x.test", pubsub_wrapper={}))
+    return form.request(stored_message(message, 42, PUBLISHED_US), attempt).body
+
+
+def unwrapped(message: pb.PubsubMessage, write_metadata: bool = True) -> push.PushRequest:
+    no_wrapper = pb.PushConfig.NoWrapper(write_metadata=write_metadata)
+    form = push.PushForm(NAME, pb.PushConfig(push_endpoint="https://x.test", no_wrapper=no_wrapper))
+    return form.request(stored_message(message, 42, PUBLISHED_US), 3)
+
+
+def headers_of(**attributes: str) -> list[tuple[str, str]]:
+    return unwrapped(pb.PubsubMessage(data=b"x", attributes=attributes)).headers
+
+
+def test_a_wrapped_message_is_this_text() -> None:
+    message = pb.PubsubMessage(data=b"\xfb\xff?>", attributes={"b": "2", "a": '"/'}, ordering_key="k\n")
+
+    assert wrapped(message, 5) == (
+        b'{"message":{"attributes":{"a":"\\"/","b":"2"},"data":"+/8/Pg==",'
+        b'"messageId":"42","message_id":"42","orderingKey":"k\\n",'
+        b'"publishTime":"2021-02-26T19:13:55.749Z","publish_time":"2021-02-26T19:13:55.749Z"},'
+        b'"subscription":"projects/p/subscriptions/billing","deliveryAttempt":5}'
+    )
+
+
+def test_what_is_empty_is_left_out() -> None:
+    assert wrapped(pb.PubsubMessage(data=b"x")) == (
+        b'{"message":{"data":"eA==","messageId":"42","message_id":"42",'
+        b'"publishTime":"2021-02-26T19:13:55.749Z","publish_time":"2021-02-26T19:13:55.749Z"},'
+        b'"subscription":"projects/p/subscriptions/billing"}'
+    )
+    assert b'"data"' not in wrapped(pb.PubsubMessage(attributes={"a": "b"}))
+
+
+@given(
+    st.binary(max_size=50),
+    st.dictionaries(st.text(min_size=1, max_size=9), st.text(max_size=9), max_size=4),
+    st.text(max_size=9),
+)
+def test_any_message_is_found_again_in_its_json(data: bytes, attributes: dict[str, str], key: str) -> None:
+    found = json.loads(wrapped(pb.PubsubMessage(data=data, attributes=attributes, ordering_key=key)))
+
+    assert data == b64decode(found["message"].get("data", ""))
+    assert attributes == found["message"].get("attributes", {})
+    assert key == found["message"].get("orderingKey", "")
+
+
+def test_an_unwrapped_request_without_metadata_is_the_data() -> None:
+    message = pb.PubsubMessage(data=b"\x00\xff", attributes={"content-type": "text/plain", "a": "b"})
+
+    request = unwrapped(message, write_metadata=False)
+
+    assert request.body == b"\x00\xff"
+    assert request.headers == [
+        ("Content-Type", "application/octet-stream"),
+        ("User-Agent", USER_AGENT),
+        ("From", "noreply@google.com"),
+        ("Accept", "application/json"),
+        ("Accept-Encoding", "gzip, deflate, br"),
+    ]
+
+
+def test_metadata_are_headers_and_so_are_attributes() -> None:
+    message = pb.PubsubMessage(data=b"x", attributes={"b": "ü", "a": "1"}, ordering_key="k")
+
+    assert unwrapped(message).headers[5:] == [
+        ("x-goog-pubsub-subscription-name", NAME),
+        ("x-goog-pubsub-message-id", "42"),
+        ("x-goog-pubsub-publish-time", "2021-02-26T19:13:55.749Z"),
+        ("x-goog-pubsub-ordering-key", "k"),
+        ("a", "1"),
+        ("b", "ü"),
+    ]
+
+
+def test_metadata_win_over_attributes_of_their_names() -> None:
+    headers = headers_of(**{"X-Goog-Pubsub-Message-Id": "forged", "x-goog-pubsub-other": "kept"})
+
+    assert [value for name, value in headers if name.lower() == "x-goog-pubsub-message-id"] == ["42"]
+    assert ("x-goog-pubsub-other", "kept") in headers
+
+
+@pytest.mark.parametrize("name", ["content-type", "Content-Type", "user-agent", "Accept"])
+def test_an_attribute_replaces_what_is_sent_anyway(name: str) -> None:
+    headers = headers_of(**{name: "mine"})
+
+    assert [value for one, value in headers if one.lower() == name.lower()] == ["mine"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["Host", "content-length", "Transfer-Encoding", "connection", "AUTHORIZATION", "Expect", "upgrade", "TE"],
+)
+def test_an_attribute_says_nothing_about_the_request_itself(name: str) -> None:
+    assert name.lower() not in {one.lower() for one, _ in headers_of(**{name: "1"})}
+
+
+@pytest.mark.parametrize("name", ["a b", "a:b", "ä", "a\nb", "(a)", "a,b"])
+def test_an_attribute_whose_name_is_none_of_a_header_is_skipped(name: str) -> None:
+    assert len(headers_of(**{name: "1"})) == len(headers_of())
+
+
+@pytest.mark.parametrize("value", ["a\r\nInjected: 1", "\x00", "a\x7f"])
+def test_an_attribute_with_control_characters_is_skipped(value: str) -> None:
+    assert len(headers_of(name=value)) == len(headers_of())
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "host"),
+    [
+        ("https://example.com/x?y", "example.com"),
+        ("http://user:secret@localhost:8080/push", "localhost:8080"),
+        ("http://[::1]:9000", "[::1]:9000"),
+    ],
+)
+def test_an_endpoint_is_known_by_its_host_and_port(endpoint: str, host: str) -> None:
+    assert host == push.endpoint_host(endpoint)

@@ -676,12 +676,10 @@ async def test_a_token_of_the_server_s_own_key_goes_with_each_push_and_the_key_s
 
 def stored_key(world: World) -> bytes:
     assert world.server.data_dir is not None
-    (database,) = world.server.data_dir.glob("*.db")
-    with closing(sqlite3.connect(database)) as connection:
-        found = connection.execute(
-            "SELECT data FROM document WHERE kind = 'key' AND name = 'push'"
-        ).fetchone()
-    return bytes(found[0])
+    query = "SELECT data FROM document WHERE kind = 'key' AND name = 'push'"
+    with closing(sqlite3.connect(world.server.data_dir / FILE_NAME)) as connection:
+        (key,) = connection.execute(query).fetchone()
+    return bytes(key)
 
 
 @case

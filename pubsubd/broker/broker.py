@@ -937,13 +937,13 @@ class Broker:
         self._stream_opened(consumer)
         return consumer
 
-    def open_push(self, name: str, client: str, now_us: int, shell: Any) -> Consumer | None:
+    def open_push(self, name: str, sub_id: int, client: str, now_us: int, shell: Any) -> Consumer | None:
         """What pushes the messages of a subscription to its endpoint: a stream that nobody has to open.
 
-        None: it is not, or no longer, a push subscription.
+        None: it is not, or no longer, a push subscription; or another one has the name.
         """
         subscription = self._subscriptions.get(name)
-        if subscription is None or not subscription.is_pushed:
+        if subscription is None or subscription.sub_id != sub_id or not subscription.is_pushed:
             return None
         client = client[: limits.CLIENT_CHARS_MAX]
         client_id, _ = self._clients.intern(client)

@@ -26,6 +26,7 @@ GROUPS = {
     "CO": "Ordering",
     "CD": "Delivery attempts and dead letters",
     "CM": "Schemas",
+    "CP": "Push",
     "CR": "REST",
 }
 

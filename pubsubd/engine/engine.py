@@ -300,12 +300,12 @@ class Engine:
         self._broker.set_ready(consumer)
         self._wake.set()
 
-    def open_push(self, name: str, client: str, shell: Shell) -> Consumer | None:
+    def open_push(self, name: str, sub_id: int, client: str, shell: Shell) -> Consumer | None:
         """A consumer that pushes the messages of a subscription; None if it has no endpoint, or while the
         broker is being replaced: then `watch_subscriptions` is heard from soon."""
         if not self._in_command.is_set():
             return None
-        return self._broker.open_push(name, client, self.now_us(), shell)
+        return self._broker.open_push(name, sub_id, client, self.now_us(), shell)
 
     def set_unready(self, consumer: Consumer, rest: bool) -> None:
         """`consumer` can take nothing for now; `rest`: for so long that nothing is kept at hand for it."""

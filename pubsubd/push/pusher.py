@@ -97,9 +97,10 @@ class Pusher:
         if self._is_open:
             self._consumer.ack_deadline_us = resource.ack_deadline_seconds * limits.SECOND_US
 
-    def open(self) -> bool:
+    def open(self, sub_id: int) -> bool:
         """Whether there is (still) something to push; if so it begins."""
-        consumer = self._engine.open_push(self.name, f"push: {endpoint_host(self.endpoint)}", self)
+        client = f"push: {endpoint_host(self.endpoint)}"
+        consumer = self._engine.open_push(self.name, sub_id, client, self)
         if consumer is not None:
             self._consumer = consumer
             self._is_open = True

@@ -36,6 +36,8 @@ class Pushers:
         self._client: Client | None = None
         self._tokens: Tokens | None = None
         self._is_closing = False
+        self._waiting: list[SubscriptionRow] = []  # until what pushing takes is loaded
+        self._loading: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Push for all subscriptions that there are, and from now on for those that come."""
@@ -44,6 +46,8 @@ class Pushers:
     async def close(self) -> None:
         """Grant nothing more, and let what is under way end for a moment; the rest keeps its leases."""
         self._is_closing = True
+        if self._loading is not None:
+            await self._loading
         for pusher in self._open.values():
             self._stop(pusher)
         self._open.clear()
@@ -63,29 +67,39 @@ class Pushers:
     def _changed(self, rows: Sequence[SubscriptionRow]) -> None:
         if self._is_closing:
             return
+        if self._client is None:
+            # aiohttp and its relatives are not loaded by a server without push subscriptions.
+            if self._waiting or any(_endpoint(pb.Subscription.FromString(row.resource)) for row in rows):
+                self._waiting.extend(rows)
+                self._loading = self._loading or asyncio.create_task(self._load())
+            return
         for row in rows:
             pusher = self._open.get(row.sub_id)
             resource = pb.Subscription.FromString(row.resource)
-            config = resource.push_config
-            if pusher is not None and pusher.endpoint == config.push_endpoint and not resource.detached:
+            endpoint = _endpoint(resource)
+            if pusher is not None and pusher.endpoint == endpoint:
                 pusher.configure(resource)
                 continue
             if pusher is not None:
                 del self._open[row.sub_id]
                 self._stop(pusher)
-            if config.push_endpoint and not resource.detached:
+            if endpoint:
                 self._begin(row.sub_id, resource)
 
+    async def _load(self) -> None:
+        # In a thread, since it takes a good part of a second, in which the loop has others to serve.
+        self._client = (await asyncio.to_thread(_client_class))()
+        rows, self._waiting = self._waiting, []
+        self._changed(rows)
+
     def _begin(self, sub_id: int, resource: pb.Subscription) -> None:
-        # aiohttp and its relatives are not loaded by a server without push subscriptions.
-        from pubsubd.push.client import Client
         from pubsubd.push.pusher import Pusher
 
-        self._client = self._client or Client()
+        assert self._client is not None
         window = PushWindow(self._window, self._backs_off)
         pusher = Pusher(self._engine, self._client, self._get_tokens, window, self._on_closed)
         pusher.configure(resource)
-        if pusher.open():
+        if pusher.open(sub_id):
             self._open[sub_id] = pusher
 
     def _get_tokens(self) -> Tokens:
@@ -108,3 +122,15 @@ class Pushers:
             del self._open[sub_id]
         self._stop(pusher)
         self._changed(self._engine.subscription_rows(pusher.name))
+
+
+def _endpoint(resource: pb.Subscription) -> str:
+    """Where its messages go; empty if they do not."""
+    return "" if resource.detached else str(resource.push_config.push_endpoint)
+
+
+def _client_class() -> type[Client]:
+    from pubsubd.push.client import Client
+    from pubsubd.push.pusher import Pusher  # noqa: F401 (loaded here, so that it is there when it is used)
+
+    return Client

@@ -15,7 +15,9 @@ from pubsubd.conform.endpoint import Endpoint
 from pubsubd.conform.lab import Lab, Setting
 
 # How many cases each group of the checklist has; they are numbered from 01 without a gap.
-COUNTS = {"CT": 28, "CS": 62, "CE": 39, "CN": 12, "CO": 20, "CD": 11, "CM": 29, "CR": 18}
+COUNTS = {
+    "CT": 28, "CS": 62, "CE": 39, "CN": 12, "CO": 20, "CD": 11, "CM": 29, "CP": 27, "CR": 18,
+}  # fmt: skip
 CHECKLIST = [f"{group}-{number:02}" for group, count in COUNTS.items() for number in range(1, count + 1)]
 
 # The long cases, by the checklist; each has a short form in the default run.
@@ -23,7 +25,9 @@ LONG = {"CE-11", "CE-13", "CE-17", "CE-35", "CS-48", "CD-07"}
 
 # What needs a server that is killed, stopped or broken, by the checklist.
 HOOKED = {
-    Hook.RESTART: {"CE-14", "CE-15", "CE-16", "CE-17", "CE-19", "CN-11", "CD-07", "CD-10", "CM-28"},
+    Hook.RESTART: {
+        *("CE-14", "CE-15", "CE-16", "CE-17", "CE-19", "CN-11", "CD-07", "CD-10", "CM-28", "CP-27"),
+    },
     Hook.STOP: {"CS-47"},
     Hook.FAULTS: {"CT-21", "CT-22"},
 }

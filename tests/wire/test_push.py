@@ -19,6 +19,7 @@ import trustme
 from grpc import StatusCode
 
 from pubsubd.push.tokens import jwks
+from pubsubd.storage.store import FILE_NAME
 from pubsubd.wire import admin_pb, pb
 from tests.support.endpoint import PushEndpoint, Request, push_endpoint
 from tests.support.server import ServerProcess

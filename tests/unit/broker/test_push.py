@@ -24,8 +24,14 @@ def pushing(ordered: bool = False, **fields: object) -> World:
     return world
 
 
+def sub_id_of(world: World) -> int:
+    return world.subscription().sub_id
+
+
 def open_push(world: World, room: int = 100) -> Consumer:
-    consumer = world.broker.open_push(SUBSCRIPTION, "push: localhost:1", world.now_us, Shell())
+    consumer = world.broker.open_push(
+        SUBSCRIPTION, sub_id_of(world), "push: localhost:1", world.now_us, Shell()
+    )
     assert consumer is not None
     consumer.max_messages = room
     world.broker.set_ready(consumer)
@@ -48,8 +54,8 @@ def test_only_a_push_subscription_is_pushed() -> None:
     world.create_topic()
     world.create_subscription(exactly_once=False)
 
-    assert world.broker.open_push(SUBSCRIPTION, "push", world.now_us, Shell()) is None
-    assert world.broker.open_push("projects/p/subscriptions/nobody", "push", world.now_us, Shell()) is None
+    assert world.broker.open_push(SUBSCRIPTION, sub_id_of(world), "push", world.now_us, Shell()) is None
+    assert world.broker.open_push("projects/p/subscriptions/nobody", 1, "push", world.now_us, Shell()) is None
 
 
 def test_what_the_endpoint_accepts_is_finished_and_what_it_does_not_comes_again() -> None:

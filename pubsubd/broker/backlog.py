@@ -187,7 +187,7 @@ class Backlog:
             self.cursor = self._read_id = end_id
             return True
         if (
-            self._owner.consumers
+            self._owner.is_attended
             and self._read_id >= last_id
             and not self._reading_range
             and len(self._ahead) < limits.READ_AHEAD_MESSAGES_MIN

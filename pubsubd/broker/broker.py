@@ -20,7 +20,7 @@ from google.protobuf import json_format
 from pubsubd.broker import oplog
 from pubsubd.broker.clients import Clients
 from pubsubd.broker.consumer import Consumer
-from pubsubd.broker.effects import Effects, Ledger, Trim
+from pubsubd.broker.effects import Effects, Ledger, SubscriptionRow, Trim
 from pubsubd.broker.entry import Entry
 from pubsubd.broker.questions import (
     Answer,
@@ -1199,6 +1199,10 @@ class Broker:
 
     def subscriptions(self) -> Iterable[Subscription]:
         return self._subscriptions.values()
+
+    def subscription_row(self, name: str) -> SubscriptionRow | None:
+        subscription = self._subscriptions.get(name)
+        return subscription.row() if subscription is not None else None
 
     def _topic(self, name: str) -> Topic:
         topic = self._topics.get(name)

@@ -159,6 +159,11 @@ class Subscription:
         return bool(self.resource.push_config.push_endpoint) and not self.detached
 
     @property
+    def is_attended(self) -> bool:
+        """Whether messages are taken by somebody now or soon, so that they are kept at hand."""
+        return bool(self.ready or (self.consumers and not self.is_pushed))
+
+    @property
     def waiting_count(self) -> int:
         return len(self.backlog.waiting) + len(self.backlog.parked_messages())
 

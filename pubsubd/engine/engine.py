@@ -351,9 +351,9 @@ class Engine:
         self._changed = changed
         changed([subscription.row() for subscription in self._broker.subscriptions()])
 
-    def subscription_rows(self, name: str) -> list[SubscriptionRow]:
-        """The subscription of this name as it is now, if there is one."""
-        return [one.row() for one in self._broker.subscriptions() if one.name == name]
+    def subscription_row(self, name: str) -> SubscriptionRow | None:
+        """The subscription of this name as it is now."""
+        return self._broker.subscription_row(name)
 
     @property
     def push_key(self) -> bytes:

@@ -61,6 +61,15 @@ def _is_http_url(url: str) -> bool:
     return found is not None and (found["port"] is None or 1 <= int(found["port"]) <= _PORT_MAX)
 
 
+def keep_version(config: pb.PushConfig, before: pb.PushConfig) -> None:
+    """A change that does not name the version leaves it as it was.
+
+    Source: PushConfig.attributes (x-goog-version).
+    """
+    if VERSION_ATTRIBUTE not in config.attributes and VERSION_ATTRIBUTE in before.attributes:
+        config.attributes[VERSION_ATTRIBUTE] = before.attributes[VERSION_ATTRIBUTE]
+
+
 def settle(config: pb.PushConfig) -> None:
     """Fill what a client sees of a push configuration that has an endpoint, and empty one that has none."""
     if not config.push_endpoint:

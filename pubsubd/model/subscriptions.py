@@ -100,6 +100,8 @@ def updated_subscription(current: pb.Subscription, request: pb.UpdateSubscriptio
     subscription = pb.Subscription()
     subscription.CopyFrom(current)
     masks.carry_over(subscription, _taken_in(request.subscription), paths)
+    if "push_config" in paths:
+        push.keep_version(subscription.push_config, current.push_config)
     _fill_defaults(subscription)
     _check_together(subscription)
     later.refuse_later_subscription(subscription, paths)

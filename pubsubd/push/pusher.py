@@ -53,17 +53,23 @@ class _Batch:
         self.timer: asyncio.TimerHandle
 
 
+class _Unusable(Exception):
+    """The endpoint passed as an address, and is none."""
+
+
 class Pusher:
     """The Shell of a consumer. `closed` is called when the broker has closed that."""
 
     def __init__(
         self,
+        sub_id: int,
         engine: Engine,
         client: Client,
         tokens: Callable[[], Tokens],
         window: PushWindow,
         closed: Callable[[Pusher], None],
     ) -> None:
+        self.sub_id = sub_id
         self.name = ""
         self.endpoint = ""
         self._engine = engine
@@ -86,21 +92,18 @@ class Pusher:
         config = resource.push_config
         self.name, self.endpoint = resource.name, config.push_endpoint
         self._form = PushForm(resource.name, config)
-        # As it was given, byte for byte.
-        self._url = URL(config.push_endpoint, encoded=True)
         self._email, self._audience = "", ""
         if config.HasField("oidc_token"):
             self._email = config.oidc_token.service_account_email
             self._audience = config.oidc_token.audience or config.push_endpoint
-            # The token takes the place of what the address may carry.
-            self._url = self._url.with_user(None)
+        self._url = _url_of(config.push_endpoint, bool(self._email))
         if self._is_open:
             self._consumer.ack_deadline_us = resource.ack_deadline_seconds * limits.SECOND_US
 
-    def open(self, sub_id: int) -> bool:
+    def open(self) -> bool:
         """Whether there is (still) something to push; if so it begins."""
         client = f"push: {endpoint_host(self.endpoint)}"
-        consumer = self._engine.open_push(self.name, sub_id, client, self)
+        consumer = self._engine.open_push(self.name, self.sub_id, client, self)
         if consumer is not None:
             self._consumer = consumer
             self._is_open = True
@@ -167,6 +170,8 @@ class Pusher:
         try:
             await self._client.turns.take(size)
             try:
+                if self._url is None:
+                    raise _Unusable
                 authorization = ""
                 if self._email:
                     authorization = f"Bearer {await self._tokens().bearer(self._email, self._audience)}"
@@ -176,6 +181,8 @@ class Pusher:
                 self._client.turns.leave(size)
         except NotSettled as error:
             result = Result(False, error.message)
+        except _Unusable:
+            result = Result(False, "it is no address that could be reached")
         except Exception:
             _log.exception("a push failed; this is a bug in pubsubd")
             result = Result(False, "of a bug in pubsubd")
@@ -250,3 +257,13 @@ class Pusher:
                         mine.extend(again)
         finally:
             self._settling = None
+
+
+def _url_of(endpoint: str, has_token: bool) -> URL | None:
+    """The endpoint as it was given, to the byte; None for what cannot be dialled, such as `http://[:::]/`."""
+    try:
+        url = URL(endpoint, encoded=True)
+        # The token takes the place of what the address may carry.
+        return url.with_user(None) if has_token else url
+    except ValueError:
+        return None

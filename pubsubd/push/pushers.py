@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from pubsubd.push.pusher import Pusher
     from pubsubd.push.tokens import Tokens
 
+_ENDING_MIN = 16
+
 
 class Pushers:
     """`window` bounds how many requests one endpoint gets at once; without `backs_off` it is never paused."""
@@ -32,7 +34,8 @@ class Pushers:
         self._backs_off = backs_off
         self._issuer = issuer
         self._open: dict[int, Pusher] = {}  # by sub_id
-        self._ending: dict[Pusher, None] = {}  # closed, and requests are under way
+        self._ending: dict[Pusher, None] = {}  # closed, and requests may be under way
+        self._ending_max = _ENDING_MIN
         self._client: Client | None = None
         self._tokens: Tokens | None = None
         self._is_closing = False
@@ -97,9 +100,9 @@ class Pushers:
 
         assert self._client is not None
         window = PushWindow(self._window, self._backs_off)
-        pusher = Pusher(self._engine, self._client, self._get_tokens, window, self._on_closed)
+        pusher = Pusher(sub_id, self._engine, self._client, self._get_tokens, window, self._on_closed)
         pusher.configure(resource)
-        if pusher.open(sub_id):
+        if pusher.open():
             self._open[sub_id] = pusher
 
     def _get_tokens(self) -> Tokens:
@@ -110,18 +113,22 @@ class Pushers:
 
     def _stop(self, pusher: Pusher) -> None:
         pusher.stop()
-        self._ending = {one: None for one in self._ending if one.under_way}
         if pusher.under_way:
             self._ending[pusher] = None
+        if len(self._ending) > self._ending_max:
+            # Nobody says when the last request of one is over; this way looking for it costs a step each.
+            self._ending = {one: None for one in self._ending if one.under_way}
+            self._ending_max = 2 * len(self._ending) + _ENDING_MIN
 
     def _on_closed(self, pusher: Pusher) -> None:
         """The broker has closed it: what it pushed for was deleted, is not pushed any more, or comes back
         since that failed."""
-        sub_id = next((sub_id for sub_id, one in self._open.items() if one is pusher), None)
-        if sub_id is not None:
-            del self._open[sub_id]
+        if self._open.get(pusher.sub_id) is pusher:
+            del self._open[pusher.sub_id]
         self._stop(pusher)
-        self._changed(self._engine.subscription_rows(pusher.name))
+        row = self._engine.subscription_row(pusher.name)
+        if row is not None:
+            self._changed([row])
 
 
 def _endpoint(resource: pb.Subscription) -> str:

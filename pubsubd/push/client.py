@@ -143,7 +143,7 @@ class Client:
         except _Processing:
             return Result(True)
         except (aiohttp.ClientError, _CutOff, OSError, ssl.SSLError, ValueError) as error:
-            return Result(False, str(error) or type(error).__name__)
+            return Result(False, _in_words(error))
 
     async def _post(self, url: URL, headers: CIMultiDict[str], body: bytes) -> Result:
         response = await self._session.post(url, data=body, headers=headers, allow_redirects=False)
@@ -154,6 +154,12 @@ class Client:
             response.release()
         status = response.status
         return Result(True) if status in ACKNOWLEDGING else Result(False, f"it answered {status}")
+
+
+def _in_words(error: Exception) -> str:
+    """One line for the log, whatever the other side has sent."""
+    words = " ".join(str(error).split()) or type(error).__name__
+    return words[: limits.ECHO_CHARS_MAX].encode("ascii", "backslashreplace").decode()
 
 
 async def _drain(response: aiohttp.ClientResponse) -> None:

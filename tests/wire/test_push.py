@@ -180,7 +180,7 @@ async def test_a_message_of_nine_megabytes_is_pushed(world: World) -> None:
 
 @case
 async def test_an_address_that_cannot_be_dialled_fails(world: World) -> None:
-    sub = await pushing(world, "http://[:::]/")
+    sub = await pushing(world, "http://no\\host/")
     await sub.publish_data(b"kept")
     await warned(world, sub, "no address")
     await set_endpoint(world, sub, "")

@@ -260,7 +260,7 @@ class Pusher:
 
 
 def _url_of(endpoint: str, has_token: bool) -> URL | None:
-    """The endpoint as it was given, to the byte; None for what is no address, such as one with a backslash."""
+    """The endpoint as it was given, to the byte; None for what is no address, as with a backslash in it."""
     try:
         url = URL(endpoint, encoded=True)
         # The token takes the place of what the address may carry.

@@ -255,6 +255,8 @@ class Pusher:
                     # Of ids whose lease has ended meanwhile nothing will come.
                     for mine, again in zip(self._outcomes, outcomes, strict=True):
                         mine.extend(again)
+                except Exception:
+                    _log.exception("pushes could not be settled; this is a bug in pubsubd")
         finally:
             self._settling = None
 

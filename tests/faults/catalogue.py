@@ -462,4 +462,47 @@ FAULTS = {
         "owed: dict[int, int] = {}",
         Histories("I9 I10"),
     ),
+    # -- push -----------------------------------------------------------------------------------------------
+    "push-acked-by-any-answer": _fault(
+        "an endpoint that is not content is taken at its word that it was there",
+        "pubsubd.push.client",
+        "return Result(True) if status in ACKNOWLEDGING else",
+        "return Result(True) if status < 400 else",
+        Case("CP-09"),
+    ),
+    "push-follows-redirects": _fault(
+        "a push goes where the endpoint points to",
+        "pubsubd.push.client",
+        "allow_redirects=False",
+        "allow_redirects=True",
+        Case("CP-10"),
+    ),
+    "push-of-a-key-at-once": _fault(
+        "an endpoint gets the messages of an ordering key side by side",
+        _KEYS,
+        "if owner is consumer and not key.sealed and not consumer.serial:",
+        "if owner is consumer and not key.sealed:",
+        Case("CP-17"),
+    ),
+    "push-fails-without-counting": _fault(
+        "what an endpoint does not accept comes again as if it had never been sent",
+        "pubsubd.push.pusher",
+        "self._outcomes.failed.append(ack_id)",
+        "self._outcomes.unsent.append(ack_id)",
+        Case("CP-07"),
+    ),
+    "push-acks-are-lost": _fault(
+        "what an endpoint accepts is not acknowledged",
+        "pubsubd.push.pusher",
+        "self._outcomes.accepted.append(ack_id)",
+        "pass",
+        Case("CP-08"),
+    ),
+    "stream-outlives-the-turn-to-push": _fault(
+        "a stream stays open when its subscription gets an endpoint",
+        _BROKER,
+        "if subscription.is_pushed != was_pushed:",
+        "if False:",
+        Case("CP-21"),
+    ),
 }

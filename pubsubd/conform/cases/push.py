@@ -15,7 +15,7 @@ from grpc import StatusCode
 
 from pubsubd.conform.calls import refused
 from pubsubd.conform.case import Differs, Failed, Hook, case, check
-from pubsubd.conform.cases.shared import DELIVERY_SECONDS_MAX, in_a_row
+from pubsubd.conform.cases.shared import DELIVERY_SECONDS_MAX, LEASE_AND_MORE, in_a_row
 from pubsubd.conform.lab import Lab, Sub, data_of
 from pubsubd.conform.listener import Listener, Push, Unexpected, listening
 from pubsubd.wire import pb
@@ -167,7 +167,7 @@ async def policy(lab: Lab, topic: str = "") -> Any:
 # What answers mean
 
 
-@case("CP-08", promise="The statuses 102, 200, 201, 202 and 204 acknowledge.", seconds=6)
+@case("CP-08", promise="The statuses 102, 200, 201, 202 and 204 acknowledge.", seconds=15)
 async def accepted(lab: Lab) -> str:
     async with listening(lab) as listener:
         for status in ACCEPTED:
@@ -177,10 +177,10 @@ async def accepted(lab: Lab) -> str:
         pushes = await listener.take(len(ACCEPTED), DELIVERY_SECONDS_MAX)
         ids = {push.message_id for push in pushes}
         try:
-            push = await listener.next(QUIET_SECONDS)
+            push = await listener.next(LEASE_AND_MORE)
         except Failed:
             check(len(ids) == len(ACCEPTED), "A message came twice.")
-            return f"After {in_a_row(ACCEPTED)} nothing came again for {QUIET_SECONDS:g} s."
+            return f"After {in_a_row(ACCEPTED)} nothing came again for {LEASE_AND_MORE} s."
         raise Failed(f"After {push.target[1:]} the message came again.")
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import random
 import ssl
 import sys
 import time
@@ -24,12 +25,15 @@ WITHIN_SECONDS = 20.0
 
 # In the process of the endpoint
 
+_MIXED = [*["204"] * 6, "200", "slow:0.05:204", "slow:0.2:204", "500", "hangup", "redirect"]
+
 
 class _Server:
     def __init__(self) -> None:
         self.plans: dict[str, list[str]] = {}
         self.connections = 0
         self.open = 0
+        self.chance = random.Random(1)
 
     def say(self, **what: Any) -> None:
         print(json.dumps({**what, "at": time.monotonic()}), flush=True)
@@ -75,7 +79,10 @@ class _Server:
 
     async def _answer(self, answer: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """`204`, `slow:0.5:204`, `stall`, `hangup`, `garbage`, `redirect`, `processing`, `large`,
-        `close:204`, or `once:204`, which answers and hangs up at the next request on the same connection."""
+        `close:204`, `mixed`, which is one of several by chance, or `once:204`, which answers and hangs up
+        at the next request on the same connection."""
+        if answer == "mixed":
+            answer = self.chance.choice(_MIXED)
         word, _, rest = answer.partition(":")
         match word:
             case "slow":

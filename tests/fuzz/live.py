@@ -430,7 +430,7 @@ def _template() -> _Template:
         "a.b.c",
         "us-east1",
         "gs://bucket",
-        "https://example.com/push",
+        "http://127.0.0.1:9/push",
         "v1",
     ]
     filters = ["attributes:kind", 'attributes.kind != "order" AND NOT hasPrefix(attributes.a, "x")']

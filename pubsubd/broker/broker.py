@@ -961,7 +961,11 @@ class Broker:
             serial=True,
         )
         consumer.opened_us = now_us
-        consumer.opened_as = {"client": client, "push": True}
+        consumer.opened_as = {
+            "client": client,
+            "push": True,
+            "stream_ack_deadline_seconds": subscription.resource.ack_deadline_seconds,
+        }
         subscription.consumers[consumer] = None
         self._stream_opened(consumer)
         return consumer

@@ -80,7 +80,7 @@ class Turns:
         self._line: deque[tuple[asyncio.Future[None], int]] = deque()
 
     async def take(self, size: int) -> None:
-        if not self._line and self._has(size):
+        if not self._line and self._has_room():
             self._give(size)
             return
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -95,13 +95,13 @@ class Turns:
     def leave(self, size: int) -> None:
         self._count += 1
         self._bytes += size
-        while self._line and (self._line[0][0].done() or self._has(self._line[0][1])):
+        while self._line and (self._line[0][0].done() or self._has_room()):
             future, wanted = self._line.popleft()
             if not future.done():
                 self._give(wanted)
                 future.set_result(None)
 
-    def _has(self, size: int) -> bool:
+    def _has_room(self) -> bool:
         # The last one may be larger than what is left, so that any message gets through.
         return self._count > 0 and self._bytes > 0
 

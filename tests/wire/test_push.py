@@ -392,7 +392,7 @@ async def test_of_a_key_one_message_is_outstanding_and_a_failed_one_holds_it(wor
         requests = await endpoint.take(31)
         await nothing_left(world, sub)
 
-    assert max(one.open for one in requests) == 3, "keys do not wait for each other, and each for itself"
+    assert 1 < max(one.open for one in requests) <= 3, "keys do not wait for each other, and each for itself"
     failed = 0
     for key in ("a", "b", "c"):
         of_key = [one for one in requests if one.json["message"]["orderingKey"] == key]

@@ -255,8 +255,6 @@ PUSH_WINDOW_START: Final = 3
 PUSH_WINDOW_LINEAR_FROM: Final = 3000
 PUSH_BACKOFF_US_MIN: Final = SECOND_US // 10
 PUSH_BACKOFF_US_MAX: Final = 60 * SECOND_US
-#: Ours: requests outstanding at one endpoint, unless an option says otherwise. The service allows 30,000.
-PUSH_WINDOW_MAX_DEFAULT: Final = 1000
 #: Ours: bytes of messages outstanding at one endpoint, but for a single larger message.
 PUSH_BYTES_MAX: Final = 8 * 1024**2
 #: Ours: requests under way to all endpoints, each of which takes a file, and the bytes of their messages;

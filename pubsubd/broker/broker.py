@@ -497,6 +497,7 @@ class Broker:
     def delete_schema(self, request: pb.DeleteSchemaRequest, now_us: int) -> None:
         self.schemas.delete(request)
         self._schemas_changed()
+        self._forget_policy(request.name)
         for topic in self._topics_with(request.name):
             # Written down, so that a schema that is created under the name later is not taken for this one.
             resource = pb.Topic()
@@ -838,7 +839,9 @@ class Broker:
         return self.policies.get(resource) or policies.no_policy()
 
     def _has_resource(self, name: str) -> bool:
-        return name in self._topics or name in self._subscriptions or name in self._snapshots
+        return any(
+            name in some for some in (self._topics, self._subscriptions, self._snapshots, self.schemas)
+        )
 
     def _forget_policy(self, resource: str) -> None:
         if self.policies.pop(resource, None) is not None:
@@ -859,6 +862,10 @@ class Broker:
             self._remove(subscription, "deleted", now_us)
         for topic in list(self._topics.values()):
             self._remove_topic(topic, now_us)
+        self.schemas.clear()
+        self._schemas_changed()
+        for resource in list(self.policies):
+            self._forget_policy(resource)
 
     # -- consuming ----------------------------------------------------------------------------------------
 

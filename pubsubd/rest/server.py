@@ -32,8 +32,8 @@ from pubsubd.rest.writing import CODES, HTTP_STATUS, error_tree, text_of, tree_o
 #: Path of a method, serialised request, user agent, peer. True and the response, or False and the
 #: google.rpc.Status of a refusal, both serialised.
 Call = Callable[[str, bytes, str, str], Awaitable[tuple[bool, bytes]]]
-#: What else there is to read, by its path; None: nothing is there.
-Page = Callable[[str], bytes | None]
+#: What else there is to read, by its path and the address that the request came to; None: nothing is there.
+Page = Callable[[str, str], bytes | None]
 
 #: The path by which `Call` knows what deletes everything.
 RESET: Final = "reset"
@@ -86,7 +86,7 @@ class _Connection(web.RequestHandler):
 class Http:
     """Makes protocols for connections; remembers which requests are being answered."""
 
-    def __init__(self, call: Call, reset: bool, page: Page = lambda path: None) -> None:
+    def __init__(self, call: Call, reset: bool, page: Page = lambda path, base_url: None) -> None:
         """`reset`: whether POST /reset is served."""
         self._call = call
         self._reset = reset
@@ -138,7 +138,7 @@ class Http:
                 method = request.headers.get("X-HTTP-Method-Override", method).upper()
             if method == "OPTIONS":
                 return _dressed(request, web.Response())
-            plain = self._plain(method, path)
+            plain = self._plain(method, path, f"http://{request.host}")
             if plain is not None:
                 return _dressed(request, plain)
             if method == "POST" and path == "/reset" and self._reset:
@@ -164,12 +164,12 @@ class Http:
             tree = error_tree("INTERNAL", "The server failed to handle the request; see its log.")
             return _dressed(request, _json(tree, style, 500))
 
-    def _plain(self, method: str, path: str) -> web.Response | None:
+    def _plain(self, method: str, path: str, base_url: str) -> web.Response | None:
         if method not in ("GET", "HEAD"):
             return None
         if path in ("", "/"):
             return web.Response(text="Ok")
-        page = self._page(path)
+        page = self._page(path, base_url)
         return None if page is None else web.Response(body=page, content_type=_JSON, charset="UTF-8")
 
     async def _rpc(

@@ -96,6 +96,9 @@ class Schemas:
             for name in changed
         }
 
+    def __contains__(self, name: str) -> bool:
+        return name in self._schemas
+
     # -- commands -----------------------------------------------------------------------------------------
 
     def create(

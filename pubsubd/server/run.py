@@ -23,8 +23,9 @@ from pubsubd import __version__
 from pubsubd.engine.engine import Damaged, Engine, Left
 from pubsubd.logs import configure
 from pubsubd.model import limits
-from pubsubd.rest.front import CannotListen, Front, listen, upstream_target
+from pubsubd.push import wellknown
 from pubsubd.push.pushers import Pushers
+from pubsubd.rest.front import CannotListen, Front, listen, upstream_target
 from pubsubd.server.admin import SERVICE as ADMIN_SERVICE
 from pubsubd.server.admin import Admin
 from pubsubd.server.local import LocalCalls
@@ -36,7 +37,7 @@ from pubsubd.wire.pool import POOL
 from pubsubd.wire.services import SERVICES
 
 if TYPE_CHECKING:
-    from pubsubd.rest.server import Http
+    from pubsubd.rest.server import Http, Page
 
 _log = logging.getLogger("pubsubd.server")
 
@@ -134,7 +135,11 @@ async def _serve(
     server.add_generic_rpc_handlers(tuple(service.handlers()))
     healths = _add_health_and_reflection(server)
     front: Front | None = None
-    rest = Rest(LocalCalls(service.unary()), settings.reset)
+    rest = Rest(
+        LocalCalls(service.unary()),
+        settings.reset,
+        lambda path, base_url: wellknown.answer(path, engine.push_key, pushing.issuer, base_url),
+    )
     admin = grpc.aio.server(options=_OPTIONS)
     admin.add_generic_rpc_handlers((Admin(engine, store.faults.inject, sealer).handler(),))
     try:
@@ -184,9 +189,10 @@ async def _serve(
 class Rest:
     """REST, which nobody pays for before the first request: its library takes a third of a second to load."""
 
-    def __init__(self, calls: LocalCalls, reset: bool) -> None:
+    def __init__(self, calls: LocalCalls, reset: bool, page: Page) -> None:
         self._calls = calls
         self._reset = reset
+        self._page = page
         self._http: Http | None = None
         self._loading = asyncio.Lock()
 
@@ -196,7 +202,7 @@ class Rest:
             if self._http is None:
                 # In a thread: streams and calls go on meanwhile.
                 module = await asyncio.to_thread(import_module, "pubsubd.rest.server")
-                self._http = module.Http(self._calls, self._reset)
+                self._http = module.Http(self._calls, self._reset, self._page)
             return self._http
 
     async def answered(self) -> None:

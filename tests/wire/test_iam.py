@@ -2,6 +2,7 @@
 
 from grpc import StatusCode
 
+from tests.wire import schemas
 from tests.wire.calls import Client, refused
 from tests.wire.harness import case
 from tests.wire.support import World, unique
@@ -24,6 +25,16 @@ def test_a_policy_is_set_read_and_set_again(client: Client):
     client.DeleteTopic(topic=topic)
     with refused(StatusCode.NOT_FOUND, "Resource not found (resource="):
         client.GetIamPolicy(resource=topic)
+
+
+def test_a_schema_has_a_policy_as_long_as_it_is_there(client: Client):
+    schema = schemas.create(client)
+    set_to = client.SetIamPolicy(resource=schema.name, policy={"bindings": [VIEWERS]})
+    assert client.GetIamPolicy(resource=schema.name) == set_to
+
+    client.DeleteSchema(name=schema.name)
+    with refused(StatusCode.NOT_FOUND, "Resource not found (resource="):
+        client.GetIamPolicy(resource=schema.name)
 
 
 def test_what_is_no_policy_is_refused(client: Client):

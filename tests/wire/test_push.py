@@ -24,6 +24,7 @@ from tests.support.endpoint import PushEndpoint, Request, push_endpoint
 from tests.support.server import ServerProcess
 from tests.wire.calls import refused
 from tests.wire.harness import case
+from tests.wire.http import Rest
 from tests.wire.support import Sub, World, data_of
 
 OVERHEAD_SECONDS = 2.0
@@ -698,8 +699,13 @@ async def test_a_token_of_the_server_s_own_key_goes_with_each_push_and_the_key_s
         await own.restart_server()
         await sub.publish()
         fourth = await endpoint.next()
+        rest = Rest(own.server.port)
+        found = rest("GET", "/.well-known/openid-configuration").json
+        assert found["issuer"] == issuer
+        assert found["jwks_uri"] == f"http://127.0.0.1:{own.server.port}/.well-known/jwks.json"
+        keys = jwt.PyJWKSet.from_dict(rest("GET", "/.well-known/jwks.json").json)
         await own.kill_server()
-        keys = jwt.PyJWKSet.from_dict(jwks(stored_key(own)))
+        assert [key.key_id for key in keys] == [key["kid"] for key in jwks(stored_key(own))["keys"]]
 
     def claims_of(request: Request, audience: str) -> dict:
         kind, _, text = request.header("Authorization").partition(" ")

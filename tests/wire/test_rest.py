@@ -305,6 +305,10 @@ async def test_a_reset_leaves_nothing_of_any_project(world: World):
         sub = await own.subscription()
         await sub.publish(3)
         rest.ok("PUT", "projects/other/topics/orders")
+        schema = {"type": "AVRO", "definition": '"string"'}
+        made = rest.ok("POST", "projects/other/schemas?schemaId=words", schema)
+        policy = {"policy": {"bindings": [{"role": "roles/viewer", "members": ["allUsers"]}]}}
+        rest.ok("POST", f"{made['name']}:setIamPolicy", policy)
         async with sub.stream() as stream:
             await stream.pong()
             reply = rest("POST", "/reset")
@@ -314,7 +318,33 @@ async def test_a_reset_leaves_nothing_of_any_project(world: World):
         assert rest("GET", f"/v1/{sub.name}").status == 404
         await own.restart_server()
         assert rest.ok("GET", "projects/other/topics") == {}
+        assert rest.ok("GET", "projects/other/schemas") == {}
+        rest.ok("POST", "projects/other/schemas?schemaId=words", schema)
+        assert "bindings" not in rest.ok("GET", f"{made['name']}:getIamPolicy")
         await own.client.CreateTopic(name="projects/other/topics/orders")
+
+
+@case
+async def test_a_message_that_does_not_fit_its_schema_is_refused_with_the_reason(world: World):
+    async with world.own_server() as own:
+        rest = Rest(own.server.port)
+        definition = {
+            "type": "PROTOCOL_BUFFER",
+            "definition": 'syntax = "proto3"; message M { string a = 1; }',
+        }
+        name = rest.ok("POST", "projects/p/schemas?schemaId=letters", definition)["name"]
+        settings = {"schemaSettings": {"schema": name, "encoding": "JSON"}}
+        assert rest.ok("PUT", "projects/p/topics/letters", settings)["schemaSettings"]["encoding"] == "JSON"
+
+        data = base64.b64encode(b'{"a": "x", "b": 1}').decode()
+        reply = rest("POST", "/v1/projects/p/topics/letters:publish", {"messages": [{"data": data}]})
+
+        assert (reply.status, reply.error["status"]) == (400, "INVALID_ARGUMENT")
+        (info,) = reply.error["details"]
+        assert (info["@type"], info["reason"]) == (
+            "type.googleapis.com/google.rpc.ErrorInfo",
+            "INVALID_JSON_PROTO_MESSAGE",
+        )
 
 
 @case

@@ -24,7 +24,7 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 from pubsubd.model import limits
-from pubsubd.rest.relay import Relay
+from pubsubd.rest.relay import BUFFER_BYTES, Relay
 
 _PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _BACKLOG: Final = 4096
@@ -193,6 +193,8 @@ class Front:
             return server
         server = socket.socket(socket.AF_UNIX)
         server.setblocking(False)
+        # So that it takes what was read in one piece; with the usual size the rest would wait for a turn.
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * BUFFER_BYTES)
         # gRPC shows it encoded, as it would show the address itself.
         server.bind(f"\0{self._upstream}-{next(self._numbers)}/{unquote(peer_name(address))}")
         while True:

@@ -17,8 +17,8 @@ import socket
 from collections.abc import Callable
 from typing import Final
 
-#: What is moved at once. More than a local socket takes is of no use.
-BUFFER_BYTES: Final = 256 * 1024
+#: What is moved at once, at most: the fewer pieces, the less each byte costs.
+BUFFER_BYTES: Final = 512 * 1024
 
 # Callbacks of one loop do not overlap, so one buffer is enough for all.
 _BUFFER: Final = memoryview(bytearray(BUFFER_BYTES))

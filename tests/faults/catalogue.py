@@ -123,8 +123,8 @@ FAULTS = {
     "publish-answered-before-commit": _fault(
         "a Publish is answered before it is durable",
         "pubsubd.server.service",
-        "caller(client_name(context), now_us), now_us)\n        await self._engine.settled()",
-        "caller(client_name(context), now_us), now_us)",
+        "broker.publish(request, len(data), caller, now_us, checked)\n        await self._engine.settled()",
+        "broker.publish(request, len(data), caller, now_us, checked)",
         Histories("I1"),
     ),
     "failed-commit-told-permanent": _fault(

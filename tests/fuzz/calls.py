@@ -201,6 +201,7 @@ CALLS: dict[str, Call] = {
                 retry_policy=pb.RetryPolicy(maximum_backoff=pb.Duration(seconds=20, nanos=1)),
                 dead_letter_policy=pb.DeadLetterPolicy(dead_letter_topic=DEAD_TOPIC),
             ),
+            pb.Subscription(name=_OTHER, topic=TOPIC, push_config=_PUSH),
         ],
         [
             pb.Subscription(name=_OTHER, topic=TOPIC, cloud_storage_config=_FILES),
@@ -210,7 +211,6 @@ CALLS: dict[str, Call] = {
                 topic=TOPIC,
                 bigtable_config=pb.BigtableConfig(table="projects/p/instances/i/tables/t"),
             ),
-            pb.Subscription(name=_OTHER, topic=TOPIC, push_config=_PUSH),
             pb.Subscription(name=_OTHER, topic=TOPIC, push_config=_PUSH, enable_exactly_once_delivery=True),
             pb.Subscription(name=_OTHER, topic=TOPIC, message_transforms=[_UDF, _ZLIB, _ENDPOINT]),
             pb.Subscription(
@@ -236,13 +236,16 @@ CALLS: dict[str, Call] = {
             pb.UpdateSubscriptionRequest(
                 subscription=pb.Subscription(name=FILTERED), update_mask=_mask("expiration_policy")
             ),
+            pb.UpdateSubscriptionRequest(
+                subscription=pb.Subscription(name=PLAIN, push_config=_PUSH), update_mask=_mask("push_config")
+            ),
         ],
         [
             pb.UpdateSubscriptionRequest(
-                subscription=pb.Subscription(name=PLAIN, push_config=_PUSH, cloud_storage_config=_FILES),
+                subscription=pb.Subscription(name=PLAIN, cloud_storage_config=_FILES),
                 update_mask=_mask(field),
             )
-            for field in ("push_config", "cloud_storage_config", "filter")
+            for field in ("cloud_storage_config", "filter")
         ],
     ),
     "GetSubscription": Call(

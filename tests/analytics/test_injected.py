@@ -49,6 +49,7 @@ def planted(expected: Expected) -> Found:
     return {(one.code, one.sub_id, one.message_id) for one in expected.violations}
 
 
+@pytest.mark.slow
 def test_everything_that_was_planted_is_found_and_nothing_else(
     spark: SparkSession, journal: tuple[Path, Expected], tmp_path: Path
 ) -> None:

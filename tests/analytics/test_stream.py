@@ -84,6 +84,7 @@ def compare(spark: Any, journal: Path, out: Path) -> None:
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.slow
 def test_live_and_final_are_what_the_batch_job_counts(spark: Any, tmp_path: Path) -> None:
     journal, out, checkpoint = tmp_path / "journal", tmp_path / "out", tmp_path / "checkpoint"
     b = Builder()

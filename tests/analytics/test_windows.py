@@ -37,6 +37,7 @@ def _windows(random: World) -> list[Row]:
     )
 
 
+@pytest.mark.slow
 def test_every_planted_violation_is_found_and_nothing_else(spark: Any, tmp_path: Path) -> None:
     import pyarrow.parquet as pq
 

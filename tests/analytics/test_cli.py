@@ -289,6 +289,7 @@ def small(folder: Path, late: bool) -> None:
     b.backlog(folder, open=[])
 
 
+@pytest.mark.slow
 def test_an_audit_ends_with_1_for_a_violation_and_leaves_its_tables_and_record(
     spark: SparkSession, tmp_path: Path, capsys: Captured
 ) -> None:

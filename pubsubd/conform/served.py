@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 import os
 import random
@@ -26,25 +27,47 @@ STOP_SECONDS_MAX = 30.0
 # Below the range from which the systems we know pick the local ports of outgoing connections: while a
 # server is down, nobody else is given its port.
 PORTS = range(20_000, 32_000)
-_ports = itertools.count(random.randrange(len(PORTS)))
+_BLOCK_PORTS = 400
 
 
 class StartError(Erred):
     """The start command did not bring up a server; the text says what it did instead."""
 
 
+class _Block:
+    """Ports that this process alone gives away: as a claim it holds the first one's number as a UDP port."""
+
+    def __init__(self) -> None:
+        starts = list(range(PORTS.start, PORTS.stop, _BLOCK_PORTS))
+        random.shuffle(starts)
+        self._claim = socket.socket(type=socket.SOCK_DGRAM)
+        for start in starts:
+            if _binds(self._claim, start):
+                self.ports = itertools.cycle(range(start, start + _BLOCK_PORTS))
+                return
+        self._claim.close()
+        raise StartError(f"All ports between {PORTS.start} and {PORTS.stop} are claimed.")
+
+
+_block = functools.cache(_Block)
+
+
 def free_port() -> int:
-    """A port that nobody listens on and that this process has not given away before."""
-    for number in itertools.islice(_ports, len(PORTS)):
-        port = PORTS[number % len(PORTS)]
+    """A port that nobody listens on and that no process like this one gives away soon."""
+    for port in itertools.islice(_block().ports, _BLOCK_PORTS):
         with socket.socket() as attempt:
             attempt.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                attempt.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
-    raise StartError(f"No port between {PORTS.start} and {PORTS.stop} is free.")
+            if _binds(attempt, port):
+                return port
+    raise StartError("No port is free.")
+
+
+def _binds(attempt: socket.socket, port: int) -> bool:
+    try:
+        attempt.bind(("127.0.0.1", port))
+    except OSError:
+        return False
+    return True
 
 
 @dataclass(frozen=True)

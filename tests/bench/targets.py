@@ -7,7 +7,6 @@ import contextlib
 import importlib.metadata
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +15,7 @@ from pathlib import Path
 
 import psutil
 
+from pubsubd.conform.served import free_port
 from tests.bench.load import first_answer
 from tests.support.server import ServerProcess
 
@@ -191,12 +191,6 @@ def check_alive(process: subprocess.Popen[bytes] | None) -> None:
 def check_banner(banner: asyncio.Task[ServerProcess]) -> None:
     if banner.done():
         banner.result()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def parse_target(text: str) -> Target:

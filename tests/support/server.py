@@ -12,6 +12,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from pubsubd.conform.served import free_port
+
 _HOST_LINE = re.compile(r"PUBSUB_EMULATOR_HOST=\S*?(\d+)\s*$")
 _ADMIN_LINE = re.compile(r"admin\D*(?:127\.0\.0\.1:)(\d+)")
 START_SECONDS_MAX = 30.0
@@ -20,15 +22,16 @@ START_SECONDS_MAX = 30.0
 class ServerProcess:
     """`pubsubd serve` in a child process, on a free port unless one is given.
 
-    A server that was killed is started again with `start()`: same port, same data directory.
+    A server that was killed is started again with `start()`: same port, same data directory. The port is one
+    that the system gives to nobody while the server is down.
     """
 
     def __init__(self, data_dir: Path | None, *options: str, port: int = 0, admin: bool = False) -> None:
         self.data_dir = data_dir
         self.options = list(options)
-        self.port = port
+        self.port = port or free_port()
         self.admin = admin
-        self.admin_port = 0
+        self.admin_port = free_port() if admin else 0
         self.lines: list[str] = []
         self.process: subprocess.Popen[str] | None = None
 

@@ -35,7 +35,6 @@ _BROKEN_TEXT = "Internal error from Core"
 _PAUSE_SECONDS = (0.05, 0.15)
 _COME_BACK_SOON = [
     ("grpc.initial_reconnect_backoff_ms", 50),
-    ("grpc.min_reconnect_backoff_ms", 50),
     ("grpc.max_reconnect_backoff_ms", 100),
 ]
 _BATCH_SECONDS = 0.004

@@ -92,7 +92,7 @@ class Served:
         self.client.CreateSubscription(
             name=subscription,
             topic=topic,
-            ack_deadline_seconds=10,
+            ack_deadline_seconds=60,  # no test waits for a lease to end, and none may meet one that did
             enable_exactly_once_delivery=exactly_once,
         )
 

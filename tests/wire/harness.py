@@ -20,7 +20,7 @@ Body = Callable[..., Awaitable[None]]
 
 # More at once would wait for the processor instead of the clock.
 CASES_AT_ONCE_MAX = 48
-CASE_SECONDS_MAX = 75.0
+CASE_SECONDS_MAX = 150.0
 
 
 def case(body: Body | None = None, *, alone: bool = False, seconds_max: float = CASE_SECONDS_MAX) -> Any:

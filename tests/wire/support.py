@@ -44,6 +44,10 @@ __all__ = [
 
 _numbers = itertools.count(1)
 
+# A start takes all of a core for a while, and many at once would keep the others from theirs for seconds.
+# What a case starts again does not wait: leases run on meanwhile.
+_STARTING = asyncio.Semaphore(2)
+
 
 def unique(word: str, project: str = "wire") -> str:
     """A resource name that no other case of this run uses, such as `projects/wire/topics/t-7`."""
@@ -72,8 +76,6 @@ class World(Lab):
         return unique(word)
 
     def connect(self) -> None:
-        # Read anew: a server on a free port has none before its first start.
-        self.endpoint = Endpoint(self.server.address)
         super().connect()
         if self.server.admin_port:
             self.admin = Client(self._keep(Endpoint(self.server.admin_address).channel()), [ADMIN])
@@ -83,7 +85,8 @@ class World(Lab):
         """A server for this case alone: one it may stop, kill or put under load."""
         with tempfile.TemporaryDirectory() as data_dir:
             server = ServerProcess(None if in_memory else Path(data_dir), *options, admin=True)
-            await asyncio.to_thread(server.start)
+            async with _STARTING:
+                await asyncio.to_thread(server.start)
             world = World(server)
             world.connect()
             try:

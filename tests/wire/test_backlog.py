@@ -28,7 +28,7 @@ async def publish_numbered(sub: Sub, count: int, size: int) -> dict[str, bytes]:
 @case(alone=True)
 async def test_backlog_larger_than_memory_is_delivered_whole_and_in_order(world: World):
     async with world.own_server() as own:
-        sub = await own.subscription()
+        sub = await own.subscription(ack_deadline_seconds=60)
         published = await publish_numbered(sub, 6000, 10_000)
         first = await sub.pull(1000)
         await sub.ack(*first)

@@ -47,9 +47,8 @@ async def test_ack_that_committed_before_a_kill_is_ok_when_repeated(world: World
 @case
 async def test_ack_that_did_not_commit_before_a_kill_can_be_repeated(world: World):
     async with world.own_server() as own:
-        sub = await own.subscription()
+        sub = await own.subscription(ack_deadline_seconds=60)
         (a,) = await sub.lease()
-        await sub.modack(30, a)
         await own.inject_fault(KILL_BEFORE_COMMIT, commits=1)
         await ack_whose_reply_is_lost(own, sub, a)
         await sub.nothing_for(5)

@@ -210,6 +210,7 @@ async def test_backlog_of_a_deleted_topic_is_served_with_every_feature(world: Wo
     async with world.own_server() as own:
         dead = await own.subscription()
         sub = await own.ordered(
+            ack_deadline_seconds=60,
             filter="NOT attributes:skip",
             dead_letter_policy=dict(dead_letter_topic=dead.topic, max_delivery_attempts=5),
         )

@@ -210,7 +210,7 @@ async def test_snapshot_is_gone_at_its_end(world: World):
     mask = pb.FieldMask(paths=["expire_time"])
     await world.client.UpdateSnapshot(snapshot=changed, update_mask=mask)
     await world.client.GetSnapshot(snapshot=made.name)
-    await asyncio.sleep(3.3)
+    await asyncio.sleep(5)
     with refused(StatusCode.NOT_FOUND, "Resource not found", f"(resource={leaf(made.name)})."):
         await world.client.GetSnapshot(snapshot=made.name)
     with refused(StatusCode.NOT_FOUND):

@@ -4,9 +4,12 @@ Every response that a case reads is checked to carry `subscription_properties` w
 """
 
 import asyncio
+import time
 
 from grpc import StatusCode
 
+from pubsubd.conform.lab import Delivery
+from pubsubd.model import limits
 from pubsubd.wire import pb
 from tests.wire.harness import case
 from tests.wire.support import Sub, World, unique
@@ -32,6 +35,18 @@ async def check_alive(stream, sub: Sub) -> None:
     (message_id,) = await sub.publish()
     (delivery,) = await stream.take()
     assert delivery.message_id == message_id
+
+
+async def receipt_confirmed(sub: Sub, stream) -> Delivery:
+    """A delivery whose lease was extended so soon that this counts as the client's receipt."""
+    while True:
+        started = time.monotonic()
+        await sub.publish()
+        (delivery,) = await stream.take()
+        await sub.modack(60, delivery)
+        if time.monotonic() - started < limits.RECEIPT_US / limits.SECOND_US:
+            return delivery
+        await sub.ack(delivery)
 
 
 # Opening
@@ -107,12 +122,16 @@ async def test_flood_of_keep_alives_is_taken(world: World):
 @case
 async def test_half_close_behind_requests_processes_them_first(world: World):
     sub = await world.subscription()
-    a, b = await sub.lease(2)
-    async with sub.stream() as stream:
-        await stream.send(ack_ids=[a.ack_id])
-        await stream.send(ack_ids=[b.ack_id])
-        await stream.half_close()
-        await stream.ends_with(StatusCode.OK)
+    took = float("inf")
+    while took >= limits.HALF_CLOSE_SECONDS_MAX / 2:  # for storage that is slower nothing is held open
+        a, b = await sub.lease(2)
+        async with sub.stream() as stream:
+            await stream.send(ack_ids=[a.ack_id])
+            await stream.send(ack_ids=[b.ack_id])
+            half_closed = time.monotonic()
+            await stream.half_close()
+            await stream.ends_with(StatusCode.OK)
+            took = time.monotonic() - half_closed
     confirmed = [i for r in stream.responses for i in r.acknowledge_confirmation.ack_ids]
     assert sorted(confirmed) == sorted([a.ack_id, b.ack_id])
     await sub.nothing_for(12)
@@ -169,10 +188,8 @@ async def test_streams_cancelled_while_they_are_written_to_leave_no_errors_in_th
 @case
 async def test_unconfirmed_deliveries_of_an_ended_stream_return_at_once_without_exactly_once(world: World):
     sub = await world.subscription(eod=False)
-    await sub.publish()
     async with sub.stream(stream_ack_deadline_seconds=60) as stream:
-        (confirmed,) = await stream.take()
-        await sub.modack(60, confirmed)
+        await receipt_confirmed(sub, stream)
         await sub.publish()
         (unseen,) = await stream.take()
     (again,) = await sub.pull(within=2)

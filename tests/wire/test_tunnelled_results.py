@@ -164,7 +164,7 @@ async def test_ack_ids_are_words_that_survive_any_log(world: World):
 @case
 async def test_failed_commit_lists_every_id_of_a_batch(world: World):
     async with world.own_server() as own:
-        sub = await own.subscription()
+        sub = await own.subscription(ack_deadline_seconds=60)
         a, b = await sub.lease(2)
 
         await own.inject_fault(FAIL)

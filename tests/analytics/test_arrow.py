@@ -18,6 +18,8 @@ from analytics.paths import locate
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.slow
+
 SCHEMA = "number int, wide bigint, even boolean, smalls array<tinyint>, wides array<bigint>"
 
 

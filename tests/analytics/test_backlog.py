@@ -57,6 +57,7 @@ def judged(spark: SparkSession, horizon: Horizon, open_at_end: list[int]) -> set
     return {(row.code, row.message_id) for row in found}
 
 
+@pytest.mark.slow
 def test_what_is_older_than_the_range_is_judged_from_its_first_delivery_on(spark: SparkSession) -> None:
     horizon = Horizon(first_id=100, is_whole=False)
     assert judged(spark, horizon, [10, 11, 50, 100, 102]) == set()

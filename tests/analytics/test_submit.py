@@ -20,6 +20,7 @@ from pyarrow import dataset
 
 from analytics import jvm, session
 from analytics.errors import EXIT_USAGE, EXIT_VIOLATED
+from pubsubd.conform.served import free_port
 from tests.analytics.conftest import why_not
 from tests.analytics.generator.builder import Builder
 
@@ -71,12 +72,6 @@ def wait_for(log: Path, words: str, process: subprocess.Popen[bytes]) -> None:
     while words not in log.read_text(errors="replace"):
         assert process.poll() is None and time.monotonic() < deadline, log.read_text(errors="replace")
         time.sleep(0.2)
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
 
 
 @pytest.fixture(scope="module")
@@ -148,7 +143,7 @@ def test_spark_submit_and_a_masters_address_give_the_output_of_embedded_spark(
 ) -> None:
     write_journal(tmp_path / "journal")
     bundle = session.package_zip(tmp_path / "analytics.zip")
-    job = ("audit", "--journal", tmp_path / "journal", "--out")
+    job = ("all", "--journal", tmp_path / "journal", "--out")
     embedded = run(
         *(sys.executable, "-m", "analytics", *job, tmp_path / "embedded", "--master", "local[2]"),
         cwd=tmp_path,
@@ -170,7 +165,7 @@ def test_spark_submit_and_a_masters_address_give_the_output_of_embedded_spark(
         assert embedded.stdout and done.stdout.startswith(embedded.stdout)
 
     expected = sorted(path.name for path in (tmp_path / "embedded").iterdir())
-    assert {"facts", "evidence", "violations", "violations.csv", "audit_summary.csv"} <= set(expected)
+    assert {"facts", "violations.csv", "audit_summary.csv", "health_minute", "report.html"} <= set(expected)
     for other in ("submitted", "addressed"):
         assert sorted(path.name for path in (tmp_path / other).iterdir()) == expected
         for name in expected:

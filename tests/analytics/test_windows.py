@@ -21,6 +21,7 @@ from tests.analytics.test_reference import Row, by_kernel, by_reference, by_wind
 REPLAYED = tuple(code for code in CODES if code.startswith(("G1", "G2", "G3")))
 
 
+@pytest.mark.slow
 def test_random_events_are_told_the_same_by_windows(spark: Any) -> None:
     # Read from somewhere on, so that messages and leases are there which nobody saw begin.
     random = world(random_moves(Random(2), 300), tolerance_us=1, first_seq=60)

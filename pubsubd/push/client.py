@@ -176,19 +176,12 @@ async def _drain(response: aiohttp.ClientResponse) -> None:
 
 
 def _files_max() -> int:
-    """How many connections there may be at once, after asking for as many files as this process may have."""
+    """How many connections there may be at once; the server asked for more files when it started."""
     try:
         import resource
     except ImportError:  # Windows
         return limits.PUSHES_ALL_MAX
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = 2 * limits.PUSHES_ALL_MAX
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        soft = wanted if hard == resource.RLIM_INFINITY else min(hard, wanted)
-        try:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        except (OSError, ValueError):
-            soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return limits.PUSHES_ALL_MAX
     return max(1, min(limits.PUSHES_ALL_MAX, soft - _FILES_OTHERWISE))

@@ -16,12 +16,12 @@ WITHIN_SECONDS = 20
 
 
 class Handler(BaseHTTPRequestHandler):
-    """HTTP/1.0, so each request has a connection of its own."""
+    """HTTP/1.0, so each request has a connection of its own. Its server has two queues of ours."""
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.server.came.put(body)  # type: ignore[attr-defined]
-        self.send_response(self.server.statuses.get())  # type: ignore[attr-defined]
+        self.server.came.put(body)  # type: ignore[attr-defined]  # one of the queues
+        self.send_response(self.server.statuses.get())  # type: ignore[attr-defined]  # the other
         self.end_headers()
 
     def log_message(self, *_: object) -> None:

@@ -126,7 +126,7 @@ def test_a_default_of_another_type_is_refused(type_: Any, default: Any) -> None:
                 record({"type": "int"}),
                 record(field("a b", "int")),
                 record(field("a-b", "int")),
-                record(field(1, "int")),  # type: ignore[arg-type]
+                record(field(1, "int")),  # type: ignore[arg-type]  # a name that is no text
                 record(field("a", "int"), field("a", "int")),
                 record(field("a", "int", order="upwards")),
                 record(field("a", "nothing")),

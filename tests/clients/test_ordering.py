@@ -173,7 +173,7 @@ def test_a_key_stays_with_one_of_several_subscribers(world, exactly_once):
         world.subscribe(
             subscription, work.of(name), client=world.subscriber_client(), flow_control=LONG_LEASES
         )
-    time.sleep(0.5)
+    time.sleep(2)  # for the others to be there before one has every key
 
     published = publish_keyed(world.ordered_publisher(), topic, KEYS, NUMBERS)
     work.wait_seen(len(KEYS), PATIENCE_SECONDS)

@@ -126,9 +126,9 @@ def _unseen(world, exactly_once):
     # Three callbacks fill the client; it has confirmed the receipt of their messages and stops reading.
     world.publish(topic, 3)
     busy.wait(3)
-    time.sleep(0.3)
-    unread = world.publish(topic, 20)
     time.sleep(0.5)
+    unread = world.publish(topic, 20)
+    time.sleep(2)
     assert len(busy) == 3
     assert world.pull(subscription) == [], "the server did not send to a stream without a limit"
 

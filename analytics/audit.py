@@ -117,7 +117,7 @@ def audit(
             complete=journal.complete, not_checked=not_checked(dimensions, open_at_end is not None),
         ),
         broken=sum(row["broken"] for row in tally),
-    )  # fmt: skip
+    )  # fmt: skip  # short items, many to a line
 
 
 def nothing_found(spark: SparkSession) -> tuple[DataFrame, DataFrame]:
@@ -254,12 +254,12 @@ def _of_messages(facts: DataFrame, untouched: DataFrame, dimensions: Dimensions)
 
     columns = (
         "sub_id", "epoch", "pub_us", "deliveries", "acks", "ack_us", "gone_us", "owed", "partial",
-    )  # fmt: skip
+    )  # fmt: skip  # short items, many to a line
     none = F.lit(None).cast("bigint")
     waiting = untouched.where("certain").select(
         "sub_id", "epoch", "pub_us", F.lit(0).alias("deliveries"), F.lit(0).alias("acks"),
         none.alias("ack_us"), "gone_us", F.lit(True).alias("owed"), F.lit(False).alias("partial"),
-    )  # fmt: skip
+    )  # fmt: skip  # short items, many to a line
     rows = facts.select(*columns).unionByName(waiting.select(*columns))
     last = backlog.last_epochs(dimensions)
     epochs = [

@@ -113,7 +113,7 @@ def judge(
         was_closed = ghosts.join(closed, ["sub_id", "message_id"], "left_semi")
         ghosts = ghosts.where(is_new) if has_missing else ghosts.where(is_new).unionByName(
             was_closed.where(~is_new)
-        )  # fmt: skip
+        )  # fmt: skip  # short items, many to a line
     last = _last_epochs_df(spark, dimensions).withColumnRenamed("epoch", "last_epoch")
     ghost = (
         ghosts.drop("epoch")

@@ -340,7 +340,7 @@ def advice(spark: SparkSession, measured: Iterable[Measured]) -> DataFrame:
          dict(one.evidence), one.confidence)
         for each in measured
         for one in advise(each)
-    ]  # fmt: skip
+    ]  # fmt: skip  # short items, many to a line
     return spark.createDataFrame(rows, SCHEMAS["advice"])
 
 

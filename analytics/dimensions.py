@@ -454,7 +454,7 @@ def epochs_df(spark: SparkSession, dimensions: Dimensions) -> DataFrame:
                 (one.sub_id, one.topic_id, one.epoch, one.start_seq, one.end_seq, one.start_us, one.end_us,
                  one.lo_us, one.target_us, one.retain_acked, one.kept_from_us, one.kept_after_id,
                  one.is_snapshot, next_seq == OPEN, next_seq)
-            )  # fmt: skip
+            )  # fmt: skip  # short items, many to a line
     return spark.createDataFrame(rows, EPOCHS)
 
 
@@ -467,7 +467,7 @@ def settings_df(spark: SparkSession, dimensions: Dimensions) -> DataFrame:
             rows.append(
                 (known.sub_id, starts[at], starts[at + 1], one.exactly_once, one.ordered, one.retain_acked,
                  one.ack_deadline_s, one.retention_s, one.max_delivery_attempts, one.filter, one.detached)
-            )  # fmt: skip
+            )  # fmt: skip  # short items, many to a line
     return spark.createDataFrame(rows, SETTINGS)
 
 
@@ -477,7 +477,7 @@ def subscriptions_df(spark: SparkSession, dimensions: Dimensions) -> DataFrame:
         (one.sub_id, one.topic_id, one.name, one.start_seq, one.end_seq, one.start_us, one.end_us,
          one.current.exactly_once, one.current.ordered)
         for one in dimensions.subscriptions.values()
-    ]  # fmt: skip
+    ]  # fmt: skip  # short items, many to a line
     return spark.createDataFrame(rows, SUBSCRIPTIONS)
 
 

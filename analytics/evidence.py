@@ -123,7 +123,7 @@ def violations(listed: DataFrame, evidence: DataFrame, dimensions: Dimensions, l
         newest("client_id", is_earlier & is_delivery).alias("holder"),
         newest("seq", is_earlier & (kind == int(Kind.ACK)) & is_ok).alias("ack_seq"),
         newest("seq", is_earlier & (kind == int(Kind.SEEK))).alias("seek_seq"),
-    )  # fmt: skip
+    )
     names = subscriptions_df(listed.sparkSession, dimensions).select("sub_id", "subscription")
     expected, found = _in_words()
     rows = (

@@ -300,7 +300,7 @@ def client_minute(by_client: DataFrame, dimensions: Dimensions) -> DataFrame:
             "sub_id", "client_id", name.alias("client"), as_timestamp("minute").alias("minute"), "delivered",
             "bytes", "acked", "nacked", "expired", "processing_sum_us",
         )
-    )  # fmt: skip
+    )  # fmt: skip  # short items, many to a line
 
 
 def fairness(by_client: DataFrame) -> DataFrame:
@@ -484,7 +484,7 @@ def _changes(spans: DataFrame, epochs: DataFrame) -> DataFrame:
             key, F.col("first_minute").alias("minute"), F.lit(0).cast("bigint").alias("n"),
             none.alias("pub_us"), certain.alias("is_certain"),
         ),
-    ]  # fmt: skip
+    ]  # fmt: skip  # short items, many to a line
     return (
         reduce(DataFrame.unionByName, parts)
         .groupBy("key.sub_id", "key.epoch", "minute")

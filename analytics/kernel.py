@@ -40,7 +40,7 @@ from analytics.tables import CODES
 REPLAYED = (
     Kind.DELIVER, Kind.EXTEND, Kind.NACK, Kind.ACK, Kind.EXPIRE, Kind.DEADLETTER, Kind.DROP, Kind.FILTERED,
     Kind.RESET,
-)  # fmt: skip
+)  # fmt: skip  # short items, many to a line
 JUDGED = (Kind.EXTEND, Kind.NACK, Kind.ACK)
 
 
@@ -143,7 +143,7 @@ _AFTER_ACK, _AFTER_SEEK, _EARLY_REDELIVERY, _EARLY_EXPIRE, _REJECTED, _ACCEPTED,
         "G1_delivered_after_ack", "G1_delivered_after_seek", "G2_early_redelivery", "G2_early_expire",
         "G3_valid_rejected", "G3_invalid_accepted", "G3_repeat_accepted",
     )
-)  # fmt: skip
+)  # fmt: skip  # short items, many to a line
 
 
 # -- what comes out ---------------------------------------------------------------------------------------

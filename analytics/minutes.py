@@ -207,7 +207,7 @@ def differing(counts: DataFrame, facts: DataFrame, dimensions: Dimensions) -> Da
             "sub_id", F.lit(_PUBLISHED).alias("epoch"), "minute", "first_id", "last_id",
             F.col("n").alias("n_all"), F.col("x").alias("x_all"), *zeros,
         )
-    )  # fmt: skip
+    )  # fmt: skip  # short items, many to a line
     told = facts.where("not partial and pub_us > 0").where(F.col("sub_id").isin(sorted(topics)))
     members = {"all": "true", "owed": "owed", "through": f"not {WAS_FILTERED}", "open": IS_OPEN}
     told = told.withColumns({"minute": minute_of("pub_us"), "hash": F.xxhash64("message_id")})

@@ -186,7 +186,7 @@ def redeliveries(events: DataFrame, messages: DataFrame, settle: Settle) -> Data
             F.col("low").alias("other"), F.lit("G5_redelivery_gap").alias("code"),
         )
         .distinct()
-    )  # fmt: skip
+    )  # fmt: skip  # short items, many to a line
 
 
 def _leaps(deliveries: DataFrame, messages: DataFrame) -> DataFrame:

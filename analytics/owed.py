@@ -209,7 +209,7 @@ def _walk_one(sub_id: int, history: History, column: dict[str, np.ndarray]) -> I
                 names=[
                     "sub_id", "epoch", "message_id", "pub_us", "okey", "gone_us", "carried", "certain",
                 ],
-            )  # fmt: skip
+            )  # fmt: skip  # short items, many to a line
 
 
 # -- Spark ------------------------------------------------------------------------------------------------
@@ -310,7 +310,7 @@ def untouched(
             F.lit(_PUBLISHED).alias("tell"), "sub_id", "message_id", "seq", "pub_us", "okey",
             F.lit(0).alias("epoch"), F.lit(_STAYED).alias("outcome"),
         )
-    )  # fmt: skip
+    )  # fmt: skip  # short items, many to a line
     outcome = (
         F.when(F.expr(WAS_FILTERED), _WAS_FILTERED)
         .when(F.expr("ack_us is not null or gone_us is not null"), _WAS_CLOSED)
@@ -328,7 +328,7 @@ def untouched(
     touched = timed.unionByName(untimed).select(
         F.lit(_FACT).alias("tell"), "sub_id", "message_id", none.cast("bigint").alias("seq"), "pub_us",
         "okey", "epoch", outcome.alias("outcome"),
-    )  # fmt: skip
+    )  # fmt: skip  # short items, many to a line
     rows = published.select(*columns).unionByName(touched.select(*columns))
     # A lease that a seek carried over matters to a bulk drop alone.
     if dropped := _dropped_after_seeks(dimensions):
@@ -336,7 +336,7 @@ def untouched(
             F.lit(_LEASED).alias("tell"), "sub_id", "message_id", none.cast("bigint").alias("seq"),
             none.cast("bigint").alias("pub_us"), none.cast("bigint").alias("okey"), "epoch",
             F.lit(_STAYED).alias("outcome"),
-        )  # fmt: skip
+        )  # fmt: skip  # short items, many to a line
         rows = rows.unionByName(leased)
     rows = rows.fillna(0, subset=["seq", "pub_us", "okey"])
     work = partial(_walk, histories=histories(dimensions))

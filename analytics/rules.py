@@ -170,4 +170,4 @@ class Rules:
             ),
             tolerance_us=tolerance_us,
             first_message_id=first_message_id,
-        )  # fmt: skip
+        )  # fmt: skip  # short items, many to a line

@@ -279,7 +279,7 @@ class Backlog:
         ahead, picks, generation = self._ahead, hand.picks, self.first_generation
         count, window_bytes, response_bytes, fresh = (
             hand.count, hand.window_bytes, hand.response_bytes, hand.fresh,
-        )  # fmt: skip
+        )  # fmt: skip  # short items, many to a line
         size = hand.size
         while ahead and len(picks) < count and size < window_bytes:
             data_bytes = len(ahead[0].data)

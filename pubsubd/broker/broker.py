@@ -412,7 +412,7 @@ class Broker:
                      okey, len(data), hashed, 0)
                     for message_id, data, hashed in zip(ids, datas, hashes, strict=True)
                 ]
-            )  # fmt: skip
+            )  # fmt: skip  # short items, many to a line
         # Nobody may ever ask for them, but their ids must never be given again.
         self.ledger.record(oplog.published(oplog.Published(topic.topic_id, self.message_id)))
         if topic.is_stored:

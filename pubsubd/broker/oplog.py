@@ -427,7 +427,7 @@ def _read_delivered(data: bytes, at: int) -> Delivered:
     return Delivered(
         sub_id, deadline_us, delivered_us, client_id, boot, cursor,
         message_ids, sizes, generations, attempts, okeys,
-    )  # fmt: skip
+    )  # fmt: skip  # short items, many to a line
 
 
 def _read_extended(data: bytes, at: int) -> Extended:

@@ -78,7 +78,7 @@ class Snapshot:
                 array("q", self.owed.values()).tobytes(),
                 array("q", sorted(self.finished)).tobytes(),
             )
-        )  # fmt: skip
+        )  # fmt: skip  # short items, many to a line
         resource: bytes = self.resource.SerializeToString()
         return SnapshotRow(self.snapshot_id, self.topic.topic_id, self.name, resource, state)
 

@@ -46,7 +46,7 @@ _DELIVER, _EXTEND, _NACK, _ACK, _EXPIRE, _RESET, _FILTERED = (
     for kind in (
         Kind.DELIVER, Kind.EXTEND, Kind.NACK, Kind.ACK, Kind.EXPIRE, Kind.RESET, Kind.FILTERED,
     )
-)  # fmt: skip
+)  # fmt: skip  # short items, many to a line
 _RESULTS = {
     Verdict.APPLY: Result.OK,
     Verdict.APPLY_LATE: Result.OK,
@@ -244,7 +244,7 @@ class Subscription:
                     for entry, match in zip(entries, matched, strict=True)
                     if not match
                 ]
-            )  # fmt: skip
+            )  # fmt: skip  # short items, many to a line
         return [entry.message_id for entry, match in zip(entries, matched, strict=True) if match]
 
     # -- ack ids ------------------------------------------------------------------------------------------
@@ -385,7 +385,7 @@ class Subscription:
         token = AckToken(
             self.sub_id, lease.generation, lease.attempt, lease.message_id, lease.delivered_us,
             lease.client_id, lease.boot,
-        )  # fmt: skip
+        )  # fmt: skip  # short items, many to a line
         verdict = VERDICTS[True][Operation.ACK, Standing.UNORDERED]
         return Judged(lease.ack_id, token, Standing.UNORDERED, verdict)
 
@@ -415,7 +415,7 @@ class Subscription:
                      lease.delivered_us, 0, lease.client_id, call_id, lease.okey, 0, 0, 0)
                     for lease in leases
                 ]
-            )  # fmt: skip
+            )  # fmt: skip  # short items, many to a line
 
     def _ack_late(self, token: AckToken | None, now_us: int) -> bool:
         """Without exactly-once: an ack after the lease spares a redelivery, even one that is under way.
@@ -474,7 +474,7 @@ class Subscription:
                      deadline_us, lease.delivered_us, 0, lease.client_id, call_id, lease.okey, 0, 0, seconds)
                     for lease in leases
                 ]
-            )  # fmt: skip
+            )  # fmt: skip  # short items, many to a line
 
     def _nack(self, leases: list[Lease], call_id: int, now_us: int) -> None:
         nacked = [(lease.message_id, lease.generation) for lease in leases]
@@ -487,7 +487,7 @@ class Subscription:
                      lease.delivered_us, 0, lease.client_id, call_id, lease.okey, 0, 0, 0)
                     for lease in leases
                 ]
-            )  # fmt: skip
+            )  # fmt: skip  # short items, many to a line
         self._fail(leases, now_us)
 
     def _release(self, judged: Sequence[Judged], now_us: int) -> None:
@@ -618,7 +618,7 @@ class Subscription:
                  lease.deadline_us, lease.delivered_us, 0, lease.client_id, 0, lease.okey, 0, 0, 0)
                 for lease in leases
             ]
-        )  # fmt: skip
+        )  # fmt: skip  # short items, many to a line
 
     # -- dead letters -------------------------------------------------------------------------------------
 
@@ -958,7 +958,7 @@ class Subscription:
                      one.publish_us, 0, 0, 0, one.okey, 0, 0, 0)
                     for one in rejected
                 ]
-            )  # fmt: skip
+            )  # fmt: skip  # short items, many to a line
 
     def _record_parked(self) -> None:
         parked = self.backlog.parked
@@ -1009,7 +1009,7 @@ class Subscription:
                      publish_us, 0, client_id, stream_id, okey, len(data), 0, 0)
                     for (message_id, publish_us, okey, data), generation, attempt in picks
                 ]
-            )  # fmt: skip
+            )  # fmt: skip  # short items, many to a line
         attempts = None
         if self._attempts_max:
             attempts = [1 + self.failures(lease.message_id, lease.attempt) for lease in leases]
@@ -1058,7 +1058,7 @@ class Subscription:
                 )
             ),
             oplog.active(oplog.Active(sub_id, self.active_us)),
-        ]  # fmt: skip
+        ]
         if backlog.waiting:
             records.append(self._waiting_record())
         parked = backlog.parked_messages()
@@ -1152,7 +1152,7 @@ class Subscription:
             lease = Lease(
                 message_id, one.generation, one.attempt, one.deadline_us, one.delivered_us,
                 one.size, one.okey, ack_id, None, one.client_id, one.boot,
-            )  # fmt: skip
+            )  # fmt: skip  # short items, many to a line
             together.setdefault(one.deadline_us, []).append(lease)
         for leases in together.values():
             self.leases.grant(leases)

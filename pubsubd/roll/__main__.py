@@ -36,7 +36,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _nothing(error: str) -> dict[str, object]:
     return {
         "last_seq": 0, "events": 0, "segments": [], "backlog": None, "removed_hours": 0, "error": error,
-    }  # fmt: skip
+    }  # fmt: skip  # short items, many to a line
 
 
 def _parser() -> argparse.ArgumentParser:

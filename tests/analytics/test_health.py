@@ -37,7 +37,7 @@ def scenarios() -> Builder:
     for build in (
         _answers, _quiet, _born_late, _sought, _seek_to_now, _dropped, _snapshot, _dead_letters, _uneven,
         _filtered, _twice,
-    ):  # fmt: skip
+    ):  # fmt: skip  # short items, many to a line
         b.begin()
         build(b)
     return b
@@ -223,7 +223,7 @@ class Plain:
         if event["message_id"] == 0 and kind != Kind.ACK:
             return
         ack = {Result.OK: "acked", Result.NOOP: "ack_noop", Result.PERMANENT: "ack_permanent",
-               Result.TRANSIENT: "ack_transient"}  # fmt: skip
+               Result.TRANSIENT: "ack_transient"}  # fmt: skip  # short items, many to a line
         columns = {
             Kind.DELIVER: {"delivered": 1, "redelivered": int(event["generation"] > 1),
                            "bytes": event["bytes"]},
@@ -235,7 +235,7 @@ class Plain:
             Kind.DEADLETTER: {"dead_lettered": 1},
             Kind.DROP: {"dropped": 1},
             Kind.FILTERED: {"filtered": 1, "published": -1},
-        }[kind]  # fmt: skip
+        }[kind]  # fmt: skip  # short items, many to a line
         for name, n in columns.items():
             self.counts[event["sub_id"], minute][name] += n
 
@@ -311,7 +311,7 @@ class Found:
 
 
 TABLES = ("health_minute", "latency", "latency_quantiles", "client_minute", "fairness", "attempts",
-          "dead_letter", "duplicates")  # fmt: skip
+          "dead_letter", "duplicates")  # fmt: skip  # short items, many to a line
 
 
 @pytest.fixture(scope="session")

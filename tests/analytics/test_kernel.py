@@ -41,7 +41,7 @@ def events_of(**columns: Any) -> dict[str, Ints]:
     names = (
         "message_id", "sub_id", "epoch", "kind", "result", "generation", "attempt", "seq", "ts_us",
         "deadline_us", "ref_ts_us", "okey",
-    )  # fmt: skip
+    )  # fmt: skip  # short items, many to a line
     return {name: np.broadcast_to(np.asarray(columns.get(name, 0), np.int64), size).copy() for name in names}
 
 
@@ -51,7 +51,7 @@ def config(seq: int, sub_id: int, exactly_once: bool) -> dict[str, Any]:
         "seq": seq, "ts_us": seq, "kind": int(Kind.CONFIG), "topic_id": 1, "sub_id": sub_id, "message_id": 0,
         "result": 0, "client_id": 0, "stream_id": 0, "aux": 0, "ref_ts_us": 0,
         "detail": json.dumps({"change": "created", "subscription": resource}),
-    }  # fmt: skip
+    }  # fmt: skip  # short items, many to a line
 
 
 def seek(seq: int, sub_id: int, target_us: int) -> dict[str, Any]:
@@ -149,11 +149,11 @@ def test_more_seeks_than_one_key_holds_change_nothing(seeks: int) -> None:
     deliver = events_of(
         message_id=1, sub_id=1, epoch=number, kind=int(Kind.DELIVER), generation=number + 1, attempt=1,
         seq=92 + 10 * number, ts_us=92 + 10 * number, deadline_us=97 + 10 * number, ref_ts_us=60,
-    )  # fmt: skip
+    )  # fmt: skip  # short items, many to a line
     ack = events_of(
         message_id=1, sub_id=1, epoch=number, kind=int(Kind.ACK), generation=number + 1, attempt=1,
         seq=94 + 10 * number, ts_us=94 + 10 * number, ref_ts_us=92 + 10 * number,
-    )  # fmt: skip
+    )  # fmt: skip  # short items, many to a line
     columns = {name: np.concatenate([deliver[name], ack[name]]) for name in deliver}
     found = replay(columns, Rules.of(dimensions)).rows()
 
@@ -190,7 +190,7 @@ def test_what_is_packed_comes_out_again(shape: Shape) -> None:
     columns = events_of(
         message_id=[1, 2**41 - 1], sub_id=[2**14 - 1, 1], epoch=[255, 0], kind=[15, 2], result=[4, 0],
         generation=[2**31 - 1, 1], attempt=[1, 2**25 - 1],
-    )  # fmt: skip
+    )  # fmt: skip  # short items, many to a line
     packed = keys.pack_arrays(columns, shape)
     message_id, sub_id = keys.message_and_sub_ids(keys.message_keys(packed))
     kind, result, generation, attempt = keys.unpack_meta(packed["meta"])
@@ -230,7 +230,7 @@ def test_message_with_a_hundred_thousand_events() -> None:
         events_of(kind=int(Kind.EXTEND), generation=number + 1, seq=3 * number + 2, ts_us=1_100 + each,
                   deadline_us=2_100 + each),
         events_of(kind=int(Kind.NACK), generation=number + 1, seq=3 * number + 3, ts_us=1_200 + each),
-    ]  # fmt: skip
+    ]  # fmt: skip  # short items, many to a line
     columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     columns["message_id"][:] = columns["sub_id"][:] = 1
     # In round 10 the nack is refused, wrongly, so that the delivery of round 11 comes inside its lease.
@@ -240,7 +240,7 @@ def test_message_with_a_hundred_thousand_events() -> None:
     extra = events_of(
         kind=int(Kind.DELIVER), message_id=1, sub_id=1, generation=rounds + 1, seq=3 * rounds + 1,
         ts_us=10**9, deadline_us=10**9 + 1, ref_ts_us=900,
-    )  # fmt: skip
+    )  # fmt: skip  # short items, many to a line
     columns = {name: np.concatenate([values, extra[name]]) for name, values in columns.items()}
     dimensions = Dimensions.from_rows([config(0, 1, True)])
 

@@ -38,7 +38,7 @@ class World:
                     kept_after_id=chance.choice((0, 0, chance.randint(0, 60))),
                     is_snapshot=chance.random() < 0.1,
                 )
-            )  # fmt: skip
+            )  # fmt: skip  # short items, many to a line
         self.history = History(tuple(epochs))
         # A message's id ascends with its time, which is its seq as well.
         self.published = dict(enumerate(sorted(chance.sample(range(self.length_us), 60)), 1))

@@ -124,7 +124,7 @@ def draw_case(chance: random.Random) -> Case:
                 retain_acked=chance.random() < 0.6, kept_from_us=chance.choice((0, chance.randint(0, 400))),
                 kept_after_id=chance.choice((0, chance.randint(0, 10))), is_snapshot=chance.random() < 0.2,
             )
-        )  # fmt: skip
+        )  # fmt: skip  # short items, many to a line
     dropped = tuple(BulkDrop(1, seq, seq * 10, chance.randint(0, seq * 10)) for seq in drops)
     n = len(messages)
     published = Published(np.arange(1, n + 1), messages, messages * 10, np.zeros(n, np.int64))

@@ -134,7 +134,7 @@ journal, out, checkpoint, every = sys.argv[1:]
 spark = make_session("local[2]", {"spark.driver.memory": "1g"})
 stream.run(spark, journal, out, checkpoint, None if every == "now" else float(every), print)
 spark.stop()
-"""]  # fmt: skip
+"""]  # fmt: skip  # a program, as it is written
 
 
 @contextmanager

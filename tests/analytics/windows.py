@@ -52,7 +52,7 @@ def _about(spark: SparkSession, dimensions: Dimensions) -> DataFrame:
             (one.start_seq, one.epoch, one.start_us, False, one.is_snapshot, one.target_us, one.lo_us,
              one.retain_acked, one.kept_from_us, one.kept_after_id)
             for one in epochs[1:]
-        ]  # fmt: skip
+        ]  # fmt: skip  # short items, many to a line
         drops = [
             (
                 one.seq,

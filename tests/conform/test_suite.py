@@ -17,7 +17,7 @@ from pubsubd.conform.lab import Lab, Setting
 # How many cases each group of the checklist has; they are numbered from 01 without a gap.
 COUNTS = {
     "CT": 28, "CS": 62, "CE": 39, "CN": 12, "CO": 20, "CD": 11, "CM": 29, "CP": 27, "CR": 18,
-}  # fmt: skip
+}  # fmt: skip  # short items, many to a line
 CHECKLIST = [f"{group}-{number:02}" for group, count in COUNTS.items() for number in range(1, count + 1)]
 
 # The long cases, by the checklist; each has a short form in the default run.

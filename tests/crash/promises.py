@@ -282,7 +282,7 @@ class _Judge:
                 self._break(
                     "no delivery after a confirmed ack", one.subscription, one.message_id,
                     f"it came {(one.at_us - acked_us) / 1e6:.3f} s later, without exactly-once",
-                )  # fmt: skip
+                )  # fmt: skip  # short items, many to a line
         elif not before.allows_redelivery(one.at_us):
             if before.acked and not before.leased:
                 promise, text = "no delivery after a confirmed ack", "it was acked"

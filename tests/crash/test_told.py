@@ -47,7 +47,7 @@ class Story:
         delivered = Delivered(
             NAME, message_id, f"{message_id}/{generation}", us(at + JUST_AFTER), us(at + JUST_BEFORE), 10,
             us(1), b"data %d" % message_id, "k", (("a", "b"),), 0,
-        )  # fmt: skip
+        )  # fmt: skip  # short items, many to a line
         self.log.deliveries.append(delivered._replace(**changes))
 
     def asked(self, kind: Kind, answer: Answer, at: float, ack_id: str = "1/1", seconds: int = 0) -> None:
@@ -227,7 +227,7 @@ def _forwarded(**added: str) -> Story:
     journal.add(
         DELIVER, 4, topic_id=DEAD, sub_id=DEAD_SUB, message_id=2, generation=1, attempt=1, ref_ts_us=us(3),
         deadline_us=us(14), bytes=10, okey=key_hash("k"), client_id=CLIENT,
-    )  # fmt: skip
+    )  # fmt: skip  # short items, many to a line
     copy = failed._replace(subscription=DEAD_NAME, message_id=2, ack_id="2/1 dead", attempt=0)
     times = {"publish_us": us(3), "asked_us": us(4), "at_us": us(4)}
     story.log.deliveries.append(copy._replace(attributes=tuple(sorted(attributes.items())), **times))

@@ -422,7 +422,7 @@ def storage(data: bytes) -> None:
     topics, subscriptions, snapshots, endings = ([tuple(row) for row in rows] for rows in tables)
     asyncio.run(_start(loaded._replace(
         topics=topics, subscriptions=subscriptions, snapshots=snapshots, endings=endings, oplog=oplog
-    )))  # fmt: skip
+    )))  # fmt: skip  # three calls in one, closed as one
 
 
 async def _start(loaded: Loaded) -> None:

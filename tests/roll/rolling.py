@@ -35,7 +35,7 @@ def roll_process(data_dir: Path, journal: Path, *options: str, die_at: str = "",
     ended = subprocess.run(
         command(data_dir, journal, *options),
         capture_output=True, text=True, timeout=ROLL_SECONDS_MAX, env=environment, check=False, **more,
-    )  # fmt: skip
+    )  # fmt: skip  # short items, many to a line
     assert "Traceback" not in ended.stderr, ended.stderr
     return Ended(ended.returncode, Report(**json.loads(ended.stdout)) if ended.stdout else None)
 

@@ -15,7 +15,7 @@ def test_without_what_it_needs_a_roller_says_so_in_one_sentence(tmp_path: Path, 
     ended = subprocess.run(
         [sys.executable, "-c", _ROLL, missing, "--data-dir", str(tmp_path), "--journal", str(tmp_path / "j")],
         capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    )  # fmt: skip  # short items, many to a line
 
     assert ended.returncode == 1
     assert ended.stderr == ""

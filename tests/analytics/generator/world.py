@@ -100,7 +100,7 @@ PROFILES = (
     Profile("audit-trial", "audit", start=0.3, end=0.8, end_by=DETACH, work_s=2.0),
     Profile("mails-test", "mails", exactly_once=False, start=0.1, end=0.45),
     Profile("mails-test", "mails", start=0.5),
-)  # fmt: skip
+)  # fmt: skip  # short items, many to a line
 
 PUBLISHERS = 3
 KEYS = 10_000  # ordering keys of a topic

@@ -65,7 +65,7 @@ def test_a_message_arrives_as_it_was_sent(eod: World) -> None:
     (found,) = consumer.shell.messages()
     assert (
         found.data, dict(found.attributes), found.message_id, found.ordering_key
-    ) == (b"data", {"a": "b"}, "1", "k")  # fmt: skip
+    ) == (b"data", {"a": "b"}, "1", "k")  # fmt: skip  # the two sides on a line each
     assert eod.now_us == found.publish_time.ToMicroseconds()
 
 
@@ -189,7 +189,7 @@ def test_a_delivery_is_in_the_journal(eod: World) -> None:
         eod.now_us, Kind.DELIVER, subscription.topic.topic_id, subscription.sub_id, 1, 1, 1,
         lease.deadline_us, published_us, 0, consumer.client_id, consumer.stream_id, ordering_key_hash("k"),
         lease.size, 0, 0,
-    )  # fmt: skip
+    )  # fmt: skip  # short items, many to a line
 
 
 # -- flow control ------------------------------------------------------------------------------------------
@@ -401,7 +401,7 @@ def test_acks_and_extensions_on_a_stream_are_judged_each(eod: World) -> None:
     refused = stream_request(
         eod, consumer, ack_ids=[a, "x"], modify_deadline_ack_ids=[b, "y", c, d],
         modify_deadline_seconds=[60, 60, 0, 30],
-    )  # fmt: skip
+    )  # fmt: skip  # short items, many to a line
 
     assert refused == (["x"], ["y"])
     left = {lease.message_id: lease.deadline_us - eod.now_us for lease in eod.subscription().leases}

@@ -572,7 +572,7 @@ def operation_event(
         world.now_us, KINDS[operation], world.subscription().topic.topic_id, token.sub_id, token.message_id,
         token.generation, token.attempt, deadline_us, token.delivered_us, RESULTS[verdict], token.client_id,
         world.broker._call_id, okey, 0, 0, SECONDS if extend else 0,
-    )  # fmt: skip
+    )  # fmt: skip  # short items, many to a line
 
 
 def test_every_standing_has_a_way_to_it() -> None:

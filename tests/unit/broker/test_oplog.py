@@ -34,7 +34,7 @@ def delivered(draw: Callable[..., Any]) -> oplog.Delivered:
     return oplog.Delivered(
         draw(i32), draw(i64), draw(i64), draw(i32), draw(boot), draw(i64),
         column(i64), column(i32), column(generations), column(attempts), column(okeys),
-    )  # fmt: skip
+    )  # fmt: skip  # short items, many to a line
 
 
 @st.composite

@@ -404,7 +404,7 @@ def state_of(subscription: Subscription) -> dict[str, object]:
             for lease in sorted(subscription.leases, key=lambda lease: lease.message_id)
         },
         "endings": (dict(subscription.endings._nacked), dict(subscription.endings._finished)),
-    }  # fmt: skip
+    }  # fmt: skip  # short items, many to a line
 
 
 def states(broker: Broker) -> dict[str, dict[str, object]]:

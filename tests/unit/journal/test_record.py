@@ -17,14 +17,14 @@ BYTE = st.integers(-128, 127)
 EVENTS = st.builds(
     Event, INT64, BYTE, INT32, INT32, INT64, INT32, INT32, INT64, INT64, BYTE, INT32, INT64, INT64, INT32,
     INT64, INT64,
-)  # fmt: skip
+)  # fmt: skip  # short items, many to a line
 
 
 def test_a_record_is_98_bytes_little_endian_without_padding() -> None:
     event = Event(
         ts_us=2, kind=3, topic_id=4, sub_id=5, message_id=6, generation=7, attempt=8, deadline_us=9,
         ref_ts_us=10, result=11, client_id=12, stream_id=13, okey=14, bytes=15, payload_hash=16, aux=17,
-    )  # fmt: skip
+    )  # fmt: skip  # short items, many to a line
 
     row = pack(1, [event])
 
@@ -56,7 +56,7 @@ def test_the_numbers_of_kinds_and_results() -> None:
     assert [kind.name for kind in Kind] == [
         "PUBLISH", "DELIVER", "EXTEND", "NACK", "ACK", "EXPIRE", "DEADLETTER", "DROP", "SEEK", "CONFIG",
         "FILTERED", "STREAM", "START", "GAP", "RESET",
-    ]  # fmt: skip
+    ]  # fmt: skip  # short items, many to a line
     assert list(map(int, Kind)) == list(range(1, 16))
     assert [result.name for result in Result] == ["OK", "NOOP", "PERMANENT", "TRANSIENT", "OTHER"]
     assert list(map(int, Result)) == list(range(5))
